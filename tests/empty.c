@@ -1,0 +1,2 @@
+/* Keeps the archive valid while it has no other source. */
+typedef int td_empty;
