@@ -326,6 +326,9 @@ struct tandem_vendor_info {
 
 TANDEM_API size_t tandem_vendor_count(void);
 
+/* The backend id of vendor `index`, without opening its library; static, NULL past the end. */
+TANDEM_API const char *tandem_vendor_backend(size_t index);
+
 /* Opens the library of vendor `index` if need be and tells what was found. Blocks while another thread
  * opens it. Errors: INVALID_ARGUMENT (index). */
 TANDEM_API enum tandem_status tandem_vendor_get_info(size_t index, struct tandem_vendor_info *info,
