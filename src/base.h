@@ -50,6 +50,9 @@ void td_cond_broadcast(struct td_cond *cond);
 /* Starts a thread with every signal blocked; false when the system refuses. */
 bool td_thread_start(struct td_thread *thread, void (*run)(void *), void *argument);
 void td_thread_join(struct td_thread *thread);
+/* `function` runs on the calling thread when it ends (one for each thread: the last reason's); false when the
+ * system refuses. */
+bool td_thread_at_exit(void (*function)(void));
 /* A number that names the calling thread, never 0, not reused while the thread lives. */
 uint64_t td_thread_id(void);
 /* Every public function runs between these two; the result of enter goes to leave. */
