@@ -227,7 +227,6 @@ struct td_want {
   bool across_budgets;
   bool payload_copy;
   uint64_t flight_timeout_ms;
-  const char *label;
   struct td_lines *lines;
 };
 
@@ -247,6 +246,12 @@ bool td_pool_acquire_other_budget(const struct td_want *want, struct td_lease *l
 /* Gives the hold back; the last one destroys the engine, vendor lines going to `lines`. */
 void td_pool_release(struct td_lease *lease, struct td_lines *lines);
 void td_pool_count(double digest_seconds, bool failed);
+/* Before the first load: makes the pool survive fork. */
+void td_pool_prepare(void);
+/* Adds the device's free and total memory to an out-of-memory error. */
+void td_pool_explain_memory(const struct td_want *want, struct tandem_error *error);
+/* stats->struct_size is kept. */
+void td_pool_stats(struct tandem_stats *stats);
 
 void *td_entry_engine(const struct td_entry *entry);
 /* Fills the engine's part of the information. */
