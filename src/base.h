@@ -242,7 +242,7 @@ enum tandem_status td_pool_acquire(const struct td_want *want, struct td_lease *
                                    struct tandem_error *error);
 /* Another live engine of the same bytes and device under another budget; for a load that ran out of memory
  * (option share_across_budgets). False when there is none. The lease must be empty. */
-bool td_pool_acquire_other_budget(const struct td_want *want, struct td_lease *lease);
+bool td_pool_acquire_other_budget(const struct td_want *want, struct td_lease *lease, struct td_got *got);
 /* Gives the hold back; the last one destroys the engine, vendor lines going to `lines`. */
 void td_pool_release(struct td_lease *lease, struct td_lines *lines);
 void td_pool_count(double digest_seconds, bool failed);

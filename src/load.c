@@ -176,8 +176,8 @@ static enum tandem_status make(struct tandem_load *load, const struct tandem_loa
   status = create_context(load, making, error);
   if (status != TANDEM_OK)
     td_pool_release(&load->lease, load->lines);
-  if (status == TANDEM_OUT_OF_MEMORY && td_pool_acquire_other_budget(&making->want, &load->lease)) {
-    load->got.shared = load->got.fallback = true;
+  if (status == TANDEM_OUT_OF_MEMORY &&
+      td_pool_acquire_other_budget(&making->want, &load->lease, &load->got)) {
     status = create_context(load, making, error);
     if (status != TANDEM_OK)
       td_pool_release(&load->lease, load->lines);
@@ -286,15 +286,12 @@ void tandem_load_io(const struct tandem_load *load, const struct tandem_io **inp
 
 /* ---------------------------------------------------------------- checks of tensors */
 
-static enum tandem_status check_rank(const struct tandem_tensor *tensor, const struct tandem_io *io,
-                                     size_t index, const char *role, struct tandem_error *error) {
-  if (tensor->dtype != io->dtype)
-    return td_fail(error, TANDEM_INVALID_ARGUMENT, "%s %zu (%s) is %s, expected %s", role, index, io->name,
-                   tandem_dtype_name(tensor->dtype), tandem_dtype_name(io->dtype));
-  if (tensor->rank < 0 || tensor->rank > TANDEM_MAX_RANK || (io->rank >= 0 && tensor->rank != io->rank))
-    return td_fail(error, TANDEM_INVALID_ARGUMENT, "%s %zu (%s) has rank %d, expected %d", role, index,
-                   io->name, tensor->rank, io->rank >= 0 ? io->rank : TANDEM_MAX_RANK);
-  return TANDEM_OK;
+static enum tandem_status check_dtype(const struct tandem_tensor *tensor, const struct tandem_io *io,
+                                      size_t index, const char *role, struct tandem_error *error) {
+  if (tensor->dtype == io->dtype)
+    return TANDEM_OK;
+  return td_fail(error, TANDEM_INVALID_ARGUMENT, "%s %zu (%s) is %s, expected %s", role, index, io->name,
+                 tandem_dtype_name(tensor->dtype), tandem_dtype_name(io->dtype));
 }
 
 static enum tandem_status check_layout(const struct tandem_tensor *tensor, const struct tandem_io *io,
@@ -319,9 +316,13 @@ static enum tandem_status check_layout(const struct tandem_tensor *tensor, const
 
 static enum tandem_status check_input(const struct tandem_tensor *tensor, const struct tandem_io *io,
                                       size_t index, struct tandem_error *error) {
-  enum tandem_status status = check_rank(tensor, io, index, "input", error);
+  enum tandem_status status = check_dtype(tensor, io, index, "input", error);
   if (status != TANDEM_OK)
     return status;
+  if (tensor->rank < 0 || tensor->rank > TANDEM_MAX_RANK || (io->rank >= 0 && tensor->rank != io->rank))
+    return td_fail(error, TANDEM_INVALID_ARGUMENT, "input %zu (%s) has rank %d, expected %s%d", index,
+                   io->name, tensor->rank, io->rank >= 0 ? "" : "0 to ",
+                   io->rank >= 0 ? io->rank : TANDEM_MAX_RANK);
   size_t bytes = tandem_dtype_size(tensor->dtype);
   for (int32_t d = 0; d < tensor->rank; d++) {
     int64_t extent = tensor->shape[d];
@@ -361,7 +362,7 @@ static enum tandem_status check_run(const struct tandem_load *load, const struct
   }
   for (size_t i = 0; i < io->output_count; i++) {
     const struct tandem_tensor *tensor = &run->outputs[i];
-    enum tandem_status status = check_rank(tensor, &io->outputs[i], i, "output", error);
+    enum tandem_status status = check_dtype(tensor, &io->outputs[i], i, "output", error);
     if (status != TANDEM_OK)
       return status;
     if (tensor->data == NULL && tensor->size > 0)

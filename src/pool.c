@@ -523,9 +523,14 @@ static enum tandem_status build_alone(const struct td_want *want, struct td_leas
   pool.alone = false;
   td_cond_broadcast(&pool.changed);
   td_mutex_unlock(&pool.lock);
-  if (status == TANDEM_OK)
-    got->fallback = true;
   return status;
+}
+
+static void count_fallback(struct td_got *got) {
+  got->fallback = true;
+  td_mutex_lock(&pool.lock);
+  pool.counts.fallbacks++;
+  td_mutex_unlock(&pool.lock);
 }
 
 enum outcome { OUTCOME_DONE, OUTCOME_LOOK_AGAIN, OUTCOME_ALONE };
@@ -586,8 +591,9 @@ static enum tandem_status acquire_shared(const struct td_want *want, struct td_l
       tried_alone = true;
     }
   } while (outcome == OUTCOME_LOOK_AGAIN);
+  if (status == TANDEM_OK && tried_alone)
+    count_fallback(got);
   if (status == TANDEM_OK && tried_alone && got->shared) {
-    got->fallback = true;
     td_lines_forgive(want->lines);
     td_lines_add(want->lines, TANDEM_LOG_WARNING,
                  "a copy of its own did not fit, it shares engine %llu instead",
@@ -597,7 +603,7 @@ static enum tandem_status acquire_shared(const struct td_want *want, struct td_l
   return status;
 }
 
-bool td_pool_acquire_other_budget(const struct td_want *want, struct td_lease *lease) {
+bool td_pool_acquire_other_budget(const struct td_want *want, struct td_lease *lease, struct td_got *got) {
   if (!want->share || !want->across_budgets)
     return false;
   td_mutex_lock(&pool.lock);
@@ -613,6 +619,8 @@ bool td_pool_acquire_other_budget(const struct td_want *want, struct td_lease *l
   td_mutex_unlock(&pool.lock);
   if (entry == NULL || reject_moved(want, lease))
     return false;
+  got->shared = true;
+  count_fallback(got);
   td_lines_forgive(want->lines);
   td_lines_add(
       want->lines, TANDEM_LOG_WARNING,
@@ -631,15 +639,9 @@ enum tandem_status td_pool_acquire(const struct td_want *want, struct td_lease *
     status = build_private(want, lease, got, error);
   else
     status = acquire_shared(want, lease, got, error);
-  if (status == TANDEM_OUT_OF_MEMORY && td_pool_acquire_other_budget(want, lease)) {
-    got->shared = got->fallback = true;
+  if (status == TANDEM_OUT_OF_MEMORY && td_pool_acquire_other_budget(want, lease, got)) {
     td_clear(error);
     status = TANDEM_OK;
-  }
-  if (status == TANDEM_OK && got->fallback) {
-    td_mutex_lock(&pool.lock);
-    pool.counts.fallbacks++;
-    td_mutex_unlock(&pool.lock);
   }
   return status;
 }
