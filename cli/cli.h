@@ -1,0 +1,144 @@
+/* What the sources of the `tandem` command share. One section a source; the source's comment tells its reasons.
+ *
+ * Results go to stdout, progress and errors to stderr. Every command returns the process's exit status: 0 done,
+ * 1 it failed, 2 it was called wrongly. Whatever fails is told in one line, written by td_complain.
+ */
+#ifndef TANDEM_CLI_H
+#define TANDEM_CLI_H
+
+#include <tandem/program.h>
+
+#include <cjson/cJSON.h>
+#include <stdio.h>
+
+enum { TD_EXIT_DONE = 0, TD_EXIT_FAILED = 1, TD_EXIT_USAGE = 2 };
+
+/* ---------------------------------------------------------------- main.c */
+
+int td_run_command(int count, char **arguments);
+int td_inspect_command(int count, char **arguments);
+int td_doctor_command(int count, char **arguments);
+int td_demo_command(int count, char **arguments);
+int td_policy_command(int count, char **arguments);   /* hidden: the child of demo that makes the policy */
+int td_constant_command(int count, char **arguments); /* hidden: what the vendor alone leaves behind */
+
+/* ---------------------------------------------------------------- args.c */
+
+enum td_flag_kind { TD_FLAG_SWITCH, TD_FLAG_TEXT, TD_FLAG_COUNT, TD_FLAG_LIST };
+
+/* A list keeps borrowed pointers into argv. */
+struct td_text_list {
+  const char **items; /* owned */
+  size_t count;
+};
+
+struct td_flag {
+  const char *name; /* "--loads" */
+  enum td_flag_kind kind;
+  void *value; /* bool, const char *, uint64_t or struct td_text_list */
+  uint64_t minimum, maximum;
+};
+
+struct td_usage {
+  const char *command;    /* "run" */
+  const char *positional; /* "PROGRAM"; NULL: none */
+  const char *help;       /* the whole text of --help */
+};
+
+/* TD_ARGS_GO, or the exit status to end with: help was printed, or the one line of what was wrong. */
+enum { TD_ARGS_GO = -1 };
+int td_args_parse(const struct td_usage *usage, const struct td_flag *flags, size_t flag_count, int count,
+                  char **arguments, const char **positional);
+void td_text_list_fini(struct td_text_list *list);
+
+/* ---------------------------------------------------------------- report.c */
+
+/* "tandem: <message>" on stderr; newlines in it become spaces. */
+void td_complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* Fills `error` and returns `status`. */
+enum tandem_status td_refuse(struct tandem_error *error, enum tandem_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* True when stdout shows UTF-8 on a terminal. */
+bool td_fancy(void);
+/* `fraction` of `width` cells as text; static per thread until the next call. */
+const char *td_bar(double fraction, int width);
+/* Prints one JSON document and frees it; false when it could not be written. NULL is out of memory. */
+bool td_print_json(cJSON *document);
+
+/* Steps on stderr: a bar on a terminal, else plain lines; nothing for work that ends within a second. */
+struct td_progress {
+  const char *what;
+  uint64_t total, done;
+  uint64_t began_ns, shown_ns;
+  bool shown;
+};
+void td_progress_init(struct td_progress *progress, const char *what, uint64_t total);
+void td_progress_step(struct td_progress *progress, const char *what);
+void td_progress_fini(struct td_progress *progress);
+uint64_t td_clock_ns(void);
+
+/* tandem's warnings, kept until the command knows how it ended. */
+void td_notes_init(bool direct);
+void td_notes_fini(bool show);
+
+/* The table of one measurement (what `run --json` prints). `scale` is the private memory of a full bar, 0 for
+ * the largest of the table. */
+void td_print_measurement(const cJSON *measurement, double scale);
+
+/* ---------------------------------------------------------------- memory.c */
+
+/* Anonymous + Swap of this process in bytes; -1 when the kernel does not tell. */
+int64_t td_memory_private(void);
+
+/* ---------------------------------------------------------------- npy.c */
+
+struct td_npy {
+  int32_t dtype; /* enum tandem_dtype */
+  int32_t rank;
+  int64_t shape[TANDEM_MAX_RANK];
+  size_t data_offset, data_size; /* bytes, inside the file */
+};
+/* Checks a whole .npy file of `size` bytes; `origin` names it in errors. */
+enum tandem_status td_npy_parse(const void *bytes, size_t size, const char *origin, struct td_npy *npy,
+                                struct tandem_error *error);
+/* *data is owned (free). */
+enum tandem_status td_npy_read(const char *path, struct td_npy *npy, void **data, struct tandem_error *error);
+enum tandem_status td_npy_write(const char *path, const struct tandem_tensor *tensor, struct tandem_error *error);
+
+/* ---------------------------------------------------------------- tensors.c */
+
+/* Bytes of a tensor of this shape; false when they do not fit. */
+bool td_tensor_size(int32_t dtype, int32_t rank, const int64_t *shape, size_t *size);
+/* "float32[1, 3, 96, 96]" */
+void td_io_text(const struct tandem_io *io, char *text, size_t size);
+cJSON *td_io_json(const struct tandem_io *io);
+/* Inputs for a method: from .npy files, or seeded when there are none. The data of each is owned. */
+enum tandem_status td_inputs_create(const struct tandem_io *inputs, size_t count, const struct td_text_list *files,
+                                    struct tandem_tensor **tensors, struct tandem_error *error);
+void td_inputs_destroy(struct tandem_tensor *tensors, size_t count);
+/* A digest of the outputs' shapes and bytes, to compare runs with. */
+uint64_t td_outputs_hash(const struct tandem_tensor *outputs, size_t count);
+
+/* ---------------------------------------------------------------- policy.c */
+
+enum { TD_POLICY_MIN_MIB = 4, TD_POLICY_MAX_MIB = 16384 };
+/* Makes the model in `directory` and writes what OpenVINO exports of it to `blob`. `library`: libopenvino_c. */
+enum tandem_status td_policy_export(const char *library, const char *directory, uint64_t size_mib, const char *blob,
+                                    struct tandem_error *error);
+/* The policy's inputs and outputs, as its program declares them. */
+size_t td_policy_io(const struct tandem_io **io, size_t *input_count);
+
+/* ---------------------------------------------------------------- pte.c */
+
+/* Wraps one payload for `backend` as the method "forward" of a .pte file. `directory` takes temporary files. */
+enum tandem_status td_pte_write(const char *path, const char *directory, const char *backend, const char *payload,
+                                const struct tandem_io *io, size_t input_count, size_t io_count,
+                                struct tandem_error *error);
+
+/* ---------------------------------------------------------------- vendors.c */
+
+/* What tandem knows of the vendor named; NOT_FOUND when it has none of this name. */
+enum tandem_status td_vendor_lookup(const char *name, struct tandem_vendor_info *info, struct tandem_error *error);
+
+#endif
