@@ -1,0 +1,255 @@
+/* The digest of engine bytes, and SHA-256 for what people compare.
+ *
+ * Loads share by digest alone, since the bytes of the first load may be gone when the second one comes. So
+ * nobody may be able to prepare two different engines with one digest: it is keyed with a secret drawn once
+ * per process, which leaves this file only inside OpenSSL.
+ *
+ * keyed: AES-GMAC over each chunk, then, under a second key, over the chunks' tags and the size. A pair of
+ * different inputs collides with probability at most (blocks of a chunk + blocks of tags + 2) / 2^128. The
+ * chunks are fixed, so the digest is the same however many threads took part; a thread that cannot be
+ * started is done without.
+ * fast: XXH3-128 under a random 192-byte secret: against accidents only. Under xxhash's published default
+ * secret a second preimage takes one scan of the file, so that secret is never used.
+ *
+ * The lock covers drawing the secret and fetching the algorithm and is held around fork, so that a child
+ * finds neither half done; the child goes on with its parent's secret. OpenSSL's error queue is the host's:
+ * it is left as it was found.
+ */
+#include "base.h"
+
+#include <openssl/core_names.h>
+#include <openssl/crypto.h>
+#include <openssl/err.h>
+#include <openssl/evp.h>
+#include <openssl/params.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <unistd.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+enum {
+  CHUNK_SIZE = 8 << 20, /* bytes: 1 ms of work and more, so that a thread's start does not count */
+  TAG_SIZE = sizeof(((struct td_digest *)0)->tag),
+  THREADS_MAX = 4, /* beyond it memory is the limit */
+  KEY_SIZE = 16,
+  NONCE_SIZE = 12,
+};
+
+struct secret {
+  unsigned char chunk_key[KEY_SIZE];
+  unsigned char sum_key[KEY_SIZE];
+  unsigned char nonce[NONCE_SIZE]; /* fixed for the process: tags are compared, never shown */
+  unsigned char fast[192];
+};
+_Static_assert(sizeof(struct secret) <= 256, "getentropy gives at most 256 bytes at once");
+
+static struct td_mutex identity_lock;
+static struct secret secret; /* guarded by identity_lock; constant once drawn */
+static bool secret_drawn;    /* guarded by identity_lock */
+static EVP_MAC *gmac;        /* guarded by identity_lock; constant once fetched */
+static int fork_once;
+
+static void lock_identity(void) {
+  td_mutex_lock(&identity_lock);
+}
+
+static void unlock_identity(void) {
+  td_mutex_unlock(&identity_lock);
+}
+
+static void guard_fork(void) {
+  td_fork_handlers(lock_identity, unlock_identity, unlock_identity);
+}
+
+/* OpenSSL says out of memory only through its queue. */
+static enum tandem_status openssl_status(void) {
+  return ERR_GET_REASON(ERR_peek_last_error()) == ERR_R_MALLOC_FAILURE ? TANDEM_OUT_OF_MEMORY
+                                                                       : TANDEM_INTERNAL;
+}
+
+static enum tandem_status fail_openssl(struct tandem_error *error, enum tandem_status status,
+                                       const char *what) {
+  if (status == TANDEM_OUT_OF_MEMORY)
+    return td_fail(error, status, "out of host memory in OpenSSL while computing %s", what);
+  return td_fail(error, TANDEM_INTERNAL,
+                 "OpenSSL cannot compute %s; its default provider must offer GMAC, AES-128-GCM and SHA2-256: "
+                 "see openssl list -providers",
+                 what);
+}
+
+static enum tandem_status prepare_locked(void) {
+  if (!secret_drawn) {
+    if (getentropy(&secret, sizeof(secret)) != 0)
+      return TANDEM_UNAVAILABLE;
+    secret_drawn = true;
+  }
+  if (!gmac)
+    gmac = EVP_MAC_fetch(NULL, "GMAC", NULL);
+  return gmac ? TANDEM_OK : openssl_status();
+}
+
+/* A copy of the process's secret, and the algorithm. UNAVAILABLE: no random bytes. No failure is remembered.
+ */
+static enum tandem_status prepare(struct secret *copy, EVP_MAC **mac) {
+  td_once(&fork_once, guard_fork);
+  td_mutex_lock(&identity_lock);
+  enum tandem_status status = prepare_locked();
+  *copy = secret;
+  *mac = gmac;
+  td_mutex_unlock(&identity_lock);
+  return status;
+}
+
+static bool start_tag(EVP_MAC_CTX *context, const unsigned char *key, const struct secret *with) {
+  unsigned char nonce[NONCE_SIZE];
+  memcpy(nonce, with->nonce, sizeof(nonce));
+  OSSL_PARAM parameters[] = {
+      OSSL_PARAM_construct_utf8_string(OSSL_MAC_PARAM_CIPHER, (char[]){"AES-128-GCM"}, 0),
+      OSSL_PARAM_construct_octet_string(OSSL_MAC_PARAM_IV, nonce, sizeof(nonce)),
+      OSSL_PARAM_construct_end(),
+  };
+  return EVP_MAC_init(context, key, KEY_SIZE, parameters) == 1;
+}
+
+static bool finish_tag(EVP_MAC_CTX *context, unsigned char tag[TAG_SIZE]) {
+  size_t length = 0;
+  return EVP_MAC_final(context, tag, &length, TAG_SIZE) == 1 && length == TAG_SIZE;
+}
+
+struct work {
+  const unsigned char *data;
+  size_t size;
+  const struct secret *secret;
+  EVP_MAC *mac;
+  unsigned char (*tags)[TAG_SIZE];
+  size_t chunk_count;
+  _Atomic size_t next;         /* chunk that nobody took yet */
+  _Atomic unsigned int status; /* enum tandem_status; the last failure */
+};
+
+static bool tag_chunks(struct work *work, EVP_MAC_CTX *context) {
+  size_t i;
+  while ((i = atomic_fetch_add(&work->next, 1)) < work->chunk_count) {
+    size_t start = i * CHUNK_SIZE;
+    size_t size = work->size - start < CHUNK_SIZE ? work->size - start : CHUNK_SIZE;
+    if (!start_tag(context, work->secret->chunk_key, work->secret) ||
+        EVP_MAC_update(context, work->data + start, size) != 1 || !finish_tag(context, work->tags[i]))
+      return false;
+  }
+  return true;
+}
+
+static void run_worker(void *argument) {
+  struct work *work = argument;
+  ERR_set_mark();
+  EVP_MAC_CTX *context = EVP_MAC_CTX_new(work->mac);
+  if (!context || !tag_chunks(work, context))
+    atomic_store(&work->status, openssl_status());
+  EVP_MAC_CTX_free(context);
+  ERR_pop_to_mark();
+}
+
+static void tag_in_parallel(struct work *work) {
+  struct td_thread threads[THREADS_MAX - 1];
+  unsigned wanted = td_cpu_count(), started = 0;
+  if (wanted > THREADS_MAX)
+    wanted = THREADS_MAX;
+  if (wanted > work->chunk_count)
+    wanted = (unsigned)work->chunk_count;
+  while (started + 1 < wanted && td_thread_start(&threads[started], run_worker, work))
+    started++;
+  run_worker(work);
+  for (unsigned i = 0; i < started; i++)
+    td_thread_join(&threads[i]);
+}
+
+/* The tag over the chunks' tags and the size. */
+static enum tandem_status tag_sum(const struct work *work, unsigned char tag[TAG_SIZE]) {
+  uint64_t size = work->size;
+  EVP_MAC_CTX *context = EVP_MAC_CTX_new(work->mac);
+  bool ok = context && start_tag(context, work->secret->sum_key, work->secret) &&
+            EVP_MAC_update(context, (const unsigned char *)work->tags, work->chunk_count * TAG_SIZE) == 1 &&
+            EVP_MAC_update(context, (const unsigned char *)&size, sizeof(size)) == 1 &&
+            finish_tag(context, tag);
+  enum tandem_status status = ok ? TANDEM_OK : openssl_status();
+  EVP_MAC_CTX_free(context);
+  return status;
+}
+
+static enum tandem_status digest_keyed(const void *data, size_t size, const struct secret *with, EVP_MAC *mac,
+                                       struct td_digest *digest) {
+  struct work work = {
+      .data = data,
+      .size = size,
+      .secret = with,
+      .mac = mac,
+      .chunk_count = size / CHUNK_SIZE + (size % CHUNK_SIZE != 0),
+  };
+  work.tags = td_alloc(work.chunk_count * TAG_SIZE);
+  if (!work.tags)
+    return TANDEM_OUT_OF_MEMORY;
+  if (size > 0)
+    tag_in_parallel(&work);
+  enum tandem_status status = (enum tandem_status)atomic_load(&work.status);
+  if (status == TANDEM_OK)
+    status = tag_sum(&work, digest->tag);
+  td_free(work.tags);
+  return status;
+}
+
+static void digest_fast(const void *data, size_t size, const struct secret *with, struct td_digest *digest) {
+  XXH128_canonical_t canonical;
+  XXH128_canonicalFromHash(&canonical, XXH3_128bits_withSecret(data, size, with->fast, sizeof(with->fast)));
+  memcpy(digest->tag, canonical.digest, TAG_SIZE);
+}
+
+enum tandem_status td_digest(const void *data, size_t size, enum td_identity kind, struct td_digest *digest,
+                             struct tandem_error *error) {
+  struct secret with;
+  EVP_MAC *mac;
+  memset(digest, 0, sizeof(*digest));
+  ERR_set_mark();
+  enum tandem_status status = prepare(&with, &mac);
+  if (status == TANDEM_OK && kind == TD_IDENTITY_FAST)
+    digest_fast(data, size, &with, digest);
+  else if (status == TANDEM_OK)
+    status = digest_keyed(data, size, &with, mac, digest);
+  ERR_pop_to_mark();
+  OPENSSL_cleanse(&with, sizeof(with));
+  if (status == TANDEM_UNAVAILABLE)
+    return td_fail(error, TANDEM_INTERNAL,
+                   "the system gives no random bytes (getentropy) for the key of the engine digests");
+  if (status != TANDEM_OK)
+    return fail_openssl(error, status, "the digest of the engine bytes");
+  return TANDEM_OK;
+}
+
+enum tandem_status tandem_sha256(const void *data, size_t size, char hex[65], struct tandem_error *error) {
+  static const char digits[] = "0123456789abcdef";
+  if (!hex)
+    return td_fail(error, TANDEM_INVALID_ARGUMENT, "SHA-256 has nowhere to go: hex is NULL");
+  hex[0] = '\0';
+  if (!data && size > 0)
+    return td_fail(error, TANDEM_INVALID_ARGUMENT, "SHA-256 of %zu bytes at NULL", size);
+
+  int state = td_cancel_disable();
+  unsigned char sum[32];
+  ERR_set_mark();
+  bool ok = EVP_Digest(data, size, sum, NULL, EVP_sha256(), NULL) == 1;
+  enum tandem_status status = ok ? TANDEM_OK : openssl_status();
+  ERR_pop_to_mark();
+  if (ok) {
+    for (size_t i = 0; i < sizeof(sum); i++) {
+      hex[2 * i] = digits[sum[i] >> 4];
+      hex[2 * i + 1] = digits[sum[i] & 15];
+    }
+    hex[64] = '\0';
+    td_clear(error);
+  } else {
+    fail_openssl(error, status, "SHA-256");
+  }
+  td_cancel_restore(state);
+  return status;
+}
