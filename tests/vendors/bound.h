@@ -1,0 +1,10 @@
+/* Bounds on what a test may wait for: a hang ends the program with the test's name, not with a timeout of the
+ * whole program. */
+#ifndef TANDEM_TESTS_BOUND_H
+#define TANDEM_TESTS_BOUND_H
+
+/* From now on the calling test has `seconds`; the next call replaces the bound, 0 takes it away. */
+void bound_set(const char *test, unsigned seconds);
+#define BOUND(seconds) bound_set(__func__, seconds)
+
+#endif
