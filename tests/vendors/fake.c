@@ -53,17 +53,19 @@ struct context {
 
 /* ---------------------------------------------------------------- making payloads, for tests */
 
-static float weight_at(uint32_t seed, uint32_t index) {
-  uint32_t mixed = (seed + 1u) * 2654435761u ^ (index + 1u) * 40503u;
-  return (float)((mixed >> 7) % 2048u) / 256.0f - 4.0f;
-}
-
 static uint32_t pairs_of(const struct fake_model *model) {
   return model->pair_count ? model->pair_count : 4;
 }
 
+static float weight_at(const struct fake_model *model, uint32_t index) {
+  uint32_t mixed = (model->seed + 1u) * 2654435761u ^ (index + 1u) * 40503u;
+  float weight = (float)((mixed >> 7) % 2048u + 1u) / 256.0f; /* never 0, exact in few bits */
+  bool last = index + 1 == 2 * pairs_of(model);
+  return last && model->flags & FAKE_MODEL_LAST_NEGATED ? -weight : weight;
+}
+
 static void write_engine(const struct fake_model *model, unsigned char *to) {
-  struct engine_header header = {.flags = model->flags,
+  struct engine_header header = {.flags = model->flags & ~FAKE_MODEL_LAST_NEGATED,
                                  .rank = model->rank,
                                  .streamable_size = model->streamable_size,
                                  .cost = model->cost,
@@ -74,7 +76,7 @@ static void write_engine(const struct fake_model *model, unsigned char *to) {
   memcpy(header.max, model->max, sizeof header.max);
   memcpy(to, &header, sizeof header);
   for (uint32_t i = 0; i < 2 * header.pair_count; i++) {
-    float weight = weight_at(model->seed, i);
+    float weight = weight_at(model, i);
     memcpy(to + sizeof header + i * sizeof weight, &weight, sizeof weight);
   }
 }
@@ -90,7 +92,8 @@ void *fake_engine_bytes_create(const struct fake_model *model, size_t *size) {
 void *fake_payload_create(const struct fake_model *model, size_t *size) {
   size_t engine_size = sizeof(struct engine_header) + 2 * (size_t)pairs_of(model) * sizeof(float);
   bool named = model->flags & FAKE_MODEL_NAMED;
-  struct payload_header header = {.flags = model->flags, .engine_size = named ? 0 : engine_size};
+  struct payload_header header = {.flags = model->flags & ~FAKE_MODEL_LAST_NEGATED,
+                                  .engine_size = named ? 0 : engine_size};
   memcpy(header.magic, payload_magic, sizeof header.magic);
   *size = sizeof header + (named ? 0 : engine_size);
   unsigned char *bytes = calloc(1, *size);
@@ -106,7 +109,7 @@ void fake_expect(const struct fake_model *model, const float *x, size_t count, f
   uint32_t pairs = pairs_of(model);
   for (size_t i = 0; i < count; i++) {
     uint32_t pair = (uint32_t)(i % pairs);
-    y[i] = x[i] * weight_at(model->seed, 2 * pair) + weight_at(model->seed, 2 * pair + 1) + state;
+    y[i] = x[i] * weight_at(model, 2 * pair) + weight_at(model, 2 * pair + 1) + state;
   }
 }
 

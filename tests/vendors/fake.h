@@ -16,6 +16,7 @@
 
 #define FAKE_MODEL_STATEFUL     (1u << 0) /* state += x[0] after each run of a context */
 #define FAKE_MODEL_UNKNOWN_SIZE (1u << 1) /* the engine does not report what it costs */
+#define FAKE_MODEL_LAST_NEGATED (1u << 3) /* the last bias is negated: one byte, the last one, differs */
 #define FAKE_MODEL_NAMED        (1u << 2) /* the engine bytes are named data, key "weights" */
 
 enum { FAKE_MODEL_RANK_MAX = 4 };
