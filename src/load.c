@@ -335,12 +335,16 @@ static enum tandem_status check_input(const struct tandem_tensor *tensor, const 
       return td_fail(error, TANDEM_INVALID_ARGUMENT, "input %zu (%s) has a shape whose size overflows", index,
                      io->name);
   }
+  /* Before the size: an expanded view is smaller than its shape says, and the layout is the reason. */
+  status = check_layout(tensor, io, index, error);
+  if (status != TANDEM_OK)
+    return status;
   if (bytes > tensor->size)
     return td_fail(error, TANDEM_INVALID_ARGUMENT, "input %zu (%s) has %zu bytes, its shape needs %zu", index,
                    io->name, tensor->size, bytes);
   if (bytes > 0 && tensor->data == NULL)
     return td_fail(error, TANDEM_INVALID_ARGUMENT, "input %zu (%s) has no address", index, io->name);
-  return check_layout(tensor, io, index, error);
+  return TANDEM_OK;
 }
 
 static enum tandem_status check_run(const struct tandem_load *load, const struct tandem_run_desc *run,
