@@ -246,7 +246,7 @@ static size_t write_stateful(struct text *xml) {
   return 16;
 }
 
-static void fill_weights(enum openvino_kind kind, float *weights, size_t count, unsigned seed, bool twist) {
+static void fill_weights(enum openvino_kind kind, float *weights, size_t count, unsigned seed) {
   for (size_t i = 0; i < count; i++) {
     uint32_t mixed = ((uint32_t)i + 1u) * 2654435761u ^ (seed + 1u) * 40503u;
     weights[i] = (float)((mixed >> 8) % 255u + 1u) / 128.0f - 1.0f;
@@ -255,8 +255,6 @@ static void fill_weights(enum openvino_kind kind, float *weights, size_t count, 
     if (kind == OPENVINO_STATEFUL)
       weights[i] = i < count / 2 ? 0.0f : 3.0f;
   }
-  if (twist)
-    weights[count - 1] = -weights[count - 1];
 }
 
 static bool write_file(const char *path, const void *data, size_t size) {
@@ -286,7 +284,7 @@ static void *read_file(const char *path, size_t *size) {
 }
 
 bool openvino_model_init(struct openvino_model *model, enum openvino_kind kind, int64_t rows_min,
-                         int64_t rows_max, unsigned seed, bool twist) {
+                         int64_t rows_max, unsigned seed) {
   char folder[] = "/tmp/tandem-openvino-XXXXXX", xml_path[64], bin_path[64], blob_path[64];
   static char buffer[16384];
   float weights[16 * HIDDEN];
@@ -300,7 +298,8 @@ bool openvino_model_init(struct openvino_model *model, enum openvino_kind kind, 
   add(&xml, "<?xml version=\"1.0\"?><net name=\"m\" version=\"11\"><layers>");
   size_t count = kind == OPENVINO_MLP ? write_mlp(&xml, rows_min, rows_max) : write_stateful(&xml);
   add(&xml, "</edges></net>");
-  fill_weights(kind, weights, count, seed, twist);
+  fill_weights(kind, weights, count, seed);
+  memcpy(model->last_weights, weights + count - 4, sizeof model->last_weights);
   if (!mkdtemp(folder))
     return false;
   snprintf(xml_path, sizeof xml_path, "%s/m.xml", folder);
@@ -323,6 +322,23 @@ bool openvino_model_init(struct openvino_model *model, enum openvino_kind kind, 
   unlink(blob_path);
   rmdir(folder);
   return made;
+}
+
+bool openvino_model_init_twin(struct openvino_model *twin, const struct openvino_model *model) {
+  *twin = *model;
+  twin->compiled = NULL;
+  twin->blob = malloc(model->blob_size);
+  if (!twin->blob)
+    return false;
+  memcpy(twin->blob, model->blob, model->blob_size);
+  unsigned char *found = memmem(twin->blob, twin->blob_size, model->last_weights, sizeof model->last_weights);
+  if (!found) {
+    fprintf(stderr, "openvino: the weights do not lie in the blob as they were given\n");
+    return false;
+  }
+  found[sizeof model->last_weights - 1] ^= 0x80; /* little endian: the sign */
+  return check(api.core_import_model(core, twin->blob, twin->blob_size, "CPU", &twin->compiled),
+               "import the blob");
 }
 
 void openvino_model_fini(struct openvino_model *model) {

@@ -17,7 +17,8 @@ struct openvino_model {
   size_t blob_size;
   int64_t rows_min, rows_max;
   size_t columns, outputs_per_row;
-  void *compiled; /* owned: OpenVINO's own import of the blob */
+  float last_weights[4]; /* as they lie in the blob */
+  void *compiled;        /* owned: OpenVINO's own import of the blob */
 };
 
 /* Finds the library: TANDEM_OPENVINO_LIBRARY, else a pip package of Pythons near. False with a line on stderr
@@ -25,10 +26,11 @@ struct openvino_model {
 bool openvino_start(void);
 int openvino_skip_status(void);
 
-/* `rows_min` < `rows_max` makes dimension 0 dynamic within these bounds. `twist` negates the last weight, so
- * that the blobs differ in one byte. False with a line on stderr. */
+/* `rows_min` < `rows_max` makes dimension 0 dynamic within these bounds. False with a line on stderr. */
 bool openvino_model_init(struct openvino_model *model, enum openvino_kind kind, int64_t rows_min,
-                         int64_t rows_max, unsigned seed, bool twist);
+                         int64_t rows_max, unsigned seed);
+/* The same blob but for one byte: the sign of the last weight. */
+bool openvino_model_init_twin(struct openvino_model *twin, const struct openvino_model *model);
 void openvino_model_fini(struct openvino_model *model);
 
 /* The output of the last of `steps` inferences of a fresh request. False with a line on stderr. */

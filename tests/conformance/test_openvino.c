@@ -34,10 +34,10 @@ int main(void) {
     fprintf(stderr, "%s\n", error.message);
     return 1;
   }
-  if (!openvino_model_init(&models[0], OPENVINO_MLP, 2, 2, 1, false) ||
-      !openvino_model_init(&models[1], OPENVINO_MLP, 2, 2, 1, true) ||
-      !openvino_model_init(&models[2], OPENVINO_MLP, 1, 8, 2, false) ||
-      !openvino_model_init(&models[3], OPENVINO_STATEFUL, 1, 1, 0, false))
+  if (!openvino_model_init(&models[0], OPENVINO_MLP, 2, 2, 1) ||
+      !openvino_model_init_twin(&models[1], &models[0]) ||
+      !openvino_model_init(&models[2], OPENVINO_MLP, 1, 8, 2) ||
+      !openvino_model_init(&models[3], OPENVINO_STATEFUL, 1, 1, 0))
     return 1;
   struct conformance_model described[] = {
       describe_model("plain", &models[0]), describe_model("twin", &models[1]),
