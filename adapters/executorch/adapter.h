@@ -1,0 +1,85 @@
+/* What backend.cc, program.cc and schema.cc share. Nothing here is exported.
+ *
+ * A *door* is open on a thread while the C door (program.cc) loads or runs a method there: the delegate then
+ * hands its loads and its error up through it, and writes no line of its own. */
+#ifndef TANDEM_ADAPTERS_EXECUTORCH_ADAPTER_H
+#define TANDEM_ADAPTERS_EXECUTORCH_ADAPTER_H
+
+#include <tandem/program.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tandem {
+
+/* Fills `error` (NULL is fine), a message that had to be cut ending in "...", and returns `status`. */
+enum tandem_status fail(struct tandem_error *error, enum tandem_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* One line on stderr by write(2): ET_LOG and C++ streams are not safe inside the stock Python extension. */
+void write_line(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+struct Door {
+  std::vector<struct tandem_load *> loads; /* borrowed from the delegates, in their order */
+  struct tandem_error error;               /* of the first delegate that failed */
+  bool failed;
+  std::string log; /* error lines of ExecuTorch itself */
+};
+
+/* The calling thread's door, NULL when the call came from another host. */
+Door *current_door();
+void set_current_door(Door *door);
+
+/* ---------------------------------------------------------------- schema.cc */
+
+struct PlanTensor {
+  std::string name; /* "" when the program has none */
+  size_t position;  /* among all inputs or outputs of the method */
+  int32_t value;    /* index in the plan's values */
+  int32_t dtype;
+  std::vector<int32_t> sizes;
+  bool in_order; /* the last dimension is the fastest */
+  enum { fixed, bounded, unbounded } shape;
+};
+
+struct PlanDelegate {
+  std::string backend;
+  bool in_segment;
+  uint64_t file_offset;
+  uint64_t size;
+};
+
+struct Plan {
+  std::string name;
+  size_t input_count, output_count; /* tensors and others */
+  std::vector<PlanTensor> inputs, outputs;
+  std::vector<std::string> operators;
+  std::vector<PlanDelegate> delegates;
+};
+
+/* Where the parts of a program lie, from its first bytes (at least head_size of them, or the whole file). */
+constexpr size_t head_size = 64;
+struct Layout {
+  uint64_t program_size; /* of the flatbuffer, from offset 0 */
+  uint64_t segment_base; /* 0: no segments */
+};
+bool read_layout(const void *head, size_t size, uint64_t file_size, Layout *layout, std::string *why);
+
+/* Verifies the flatbuffer, then copies what the C door needs. False with `why` for a bad program. */
+bool read_plans(const void *program, const Layout &layout, uint64_t file_size, std::vector<Plan> *plans,
+                std::string *why);
+
+/* Likewise for a data file (.ptd): where its flatbuffer ends, which starts at offset 0. */
+struct DataLayout {
+  uint64_t buffer_size;
+  uint64_t segment_base;
+};
+bool read_data_layout(const void *head, size_t size, uint64_t file_size, DataLayout *layout,
+                      std::string *why);
+/* Verifies a data file's flatbuffer and all that ExecuTorch will follow in it. */
+bool check_data(const void *buffer, const DataLayout &layout, uint64_t file_size, std::string *why);
+
+} // namespace tandem
+
+#endif

@@ -1,0 +1,571 @@
+/* The delegate: tandem's backends as ExecuTorch sees them.
+ *
+ * Thin on purpose: every decision (sharing, options, waiting) is libtandem's. Here a delegate's init becomes
+ * tandem_load_create, execute tandem_load_run, destroy tandem_load_destroy, and each status one ExecuTorch
+ * error. No memory is allocated on the way to a run of up to direct_limit tensors, and no C++ exception
+ * leaves.
+ *
+ * ExecuTorch hands a code up and no sentence, so the sentence of a failure is written to stderr here, unless
+ * the call came through the C door, which gives it to its caller. It is written with write(2), never by
+ * ET_LOG or a C++ stream: ExecuTorch's Python extension swaps the process's C++ streams around its calls, and
+ * one line through them from a second thread crashed it. That extension keeps the interpreter lock meanwhile;
+ * libtandem is told so, and bounds its waits.
+ *
+ * ExecuTorch's registry keeps the first backend of a name for ever. So a backend that was there before is an
+ * error that says what to do, once, and everything else goes on.
+ */
+#include "adapter.h"
+
+#include <executorch/runtime/backend/interface.h>
+#include <executorch/runtime/core/event_tracer_hooks_delegate.h>
+#include <executorch/runtime/core/exec_aten/util/tensor_util.h>
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdarg>
+#include <cstdio>
+#include <cstring>
+#include <mutex>
+#include <new>
+
+namespace tandem {
+
+namespace er = executorch::runtime;
+
+namespace {
+
+constexpr size_t direct_limit = 48;  /* tensors of a run that are described on the stack */
+constexpr size_t backend_limit = 16; /* what ExecuTorch's own table holds */
+
+thread_local Door *door_of_thread;
+
+er::Error to_error(enum tandem_status status) {
+  switch (status) {
+#define ERROR_CASE(name, number, text, executorch, python)                                                   \
+  case TANDEM_##name:                                                                                        \
+    return er::Error::executorch;
+    TANDEM_STATUS_TABLE(ERROR_CASE)
+#undef ERROR_CASE
+  }
+  return er::Error::Internal;
+}
+
+/* Hands the sentence of a failure to the C door or, without one, to stderr. */
+er::Error report(const struct tandem_error &error, const char *what, const char *method) {
+  Door *door = current_door();
+  if (!door)
+    write_line("tandem: %s of method \"%s\": %s", what, method, error.message);
+  else if (!door->failed) {
+    door->failed = true;
+    door->error = error;
+  }
+  return to_error(error.code);
+}
+
+/* True when this thread holds Python's interpreter lock, as it does inside the stock extension. */
+bool holds_interpreter_lock() {
+  auto is_initialized = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "Py_IsInitialized"));
+  auto check = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "PyGILState_Check"));
+  return is_initialized && check && is_initialized() && check();
+}
+
+/* An option of ExecuTorch as text; neither its key nor its text need end in a NUL. */
+struct OptionText {
+  char key[er::kMaxOptionKeyLength + 1];
+  char value[er::kMaxOptionValueLength + 1];
+};
+
+void write_option(const er::BackendOption &option, OptionText *text) {
+  size_t key_size = strnlen(option.key, sizeof(option.key));
+  memcpy(text->key, option.key, key_size);
+  text->key[key_size] = '\0';
+  if (auto *flag = std::get_if<bool>(&option.value))
+    snprintf(text->value, sizeof(text->value), "%s", *flag ? "true" : "false");
+  else if (auto *number = std::get_if<int>(&option.value))
+    snprintf(text->value, sizeof(text->value), "%d", *number);
+  else if (auto *chars = std::get_if<std::array<char, er::kMaxOptionValueLength>>(&option.value)) {
+    size_t size = strnlen(chars->data(), chars->size());
+    memcpy(text->value, chars->data(), size);
+    text->value[size] = '\0';
+  } else
+    text->value[0] = '\0';
+}
+
+/* Named data: ExecuTorch's buffer is the token. */
+enum tandem_status get_named(void *user, const char *key, const void **data, size_t *size, void **token) {
+  *data = nullptr;
+  *size = 0;
+  *token = nullptr;
+  auto buffer = static_cast<const er::NamedDataMap *>(user)->get_data(key);
+  if (!buffer.ok())
+    return buffer.error() == er::Error::MemoryAllocationFailed ? TANDEM_OUT_OF_MEMORY : TANDEM_MISSING_DATA;
+  auto address = buffer->data_safe();
+  if (!address.ok())
+    return TANDEM_MISSING_DATA;
+  auto *kept = new (std::nothrow) er::FreeableBuffer(std::move(*buffer));
+  if (!kept)
+    return TANDEM_OUT_OF_MEMORY;
+  *data = *address;
+  *size = kept->size();
+  *token = kept;
+  return TANDEM_OK;
+}
+
+void release_named(void *, void *token) {
+  delete static_cast<er::FreeableBuffer *>(token);
+}
+
+struct Handle {
+  struct tandem_load *load; /* owned */
+  const struct tandem_io *inputs, *outputs;
+  size_t input_count, output_count;
+};
+
+/* The tensors of one run. */
+struct Binding {
+  struct tandem_tensor tensor;
+  int64_t strides[TANDEM_MAX_RANK];
+};
+
+struct Run {
+  const Handle *handle;
+  er::Span<er::EValue *> args;
+};
+
+const char *tensor_name(const Handle *handle, size_t index) {
+  const struct tandem_io &io =
+      index < handle->input_count ? handle->inputs[index] : handle->outputs[index - handle->input_count];
+  return io.name ? io.name : "?";
+}
+
+/* A layout other than the default goes on as strides: libtandem refuses it, naming the tensor. */
+enum tandem_status bind(const Handle *handle, const er::EValue *value, size_t index,
+                        struct tandem_tensor *tensor, int64_t *strides, struct tandem_error *error) {
+  const char *what = index < handle->input_count ? "input" : "output";
+  if (!value || !value->isTensor())
+    return fail(error, TANDEM_INVALID_ARGUMENT, "%s \"%s\" (argument %zu) is not a tensor but of kind %d",
+                what, tensor_name(handle, index), index, value ? static_cast<int>(value->tag) : -1);
+  const executorch::aten::Tensor &source = value->toTensor();
+  ssize_t rank = source.dim();
+  if (rank > TANDEM_MAX_RANK)
+    return fail(error, TANDEM_INVALID_ARGUMENT, "%s \"%s\" has rank %zd: expected at most %d", what,
+                tensor_name(handle, index), rank, TANDEM_MAX_RANK);
+  tensor->data = const_cast<void *>(source.const_data_ptr());
+  tensor->size = source.nbytes();
+  tensor->dtype = static_cast<int32_t>(source.scalar_type());
+  tensor->rank = static_cast<int32_t>(rank);
+  tensor->strides = nullptr;
+  auto sizes = source.sizes();
+  bool in_order = true;
+  auto order = source.unsafeGetTensorImpl()->dim_order();
+  for (ssize_t d = 0; d < rank; d++) {
+    tensor->shape[d] = sizes[static_cast<size_t>(d)];
+    in_order = in_order && (!order.data() || order[static_cast<size_t>(d)] == d);
+  }
+  if (in_order)
+    return TANDEM_OK;
+  int64_t stride = 1;
+  for (ssize_t d = rank; d-- > 0;) {
+    size_t dimension = order[static_cast<size_t>(d)];
+    if (dimension >= static_cast<size_t>(rank))
+      return fail(error, TANDEM_INVALID_ARGUMENT,
+                  "%s \"%s\" has dimension %zu in its dim order: its rank is %zd", what,
+                  tensor_name(handle, index), dimension, rank);
+    strides[dimension] = stride;
+    stride *= tensor->shape[dimension] > 0 ? tensor->shape[dimension] : 1;
+  }
+  tensor->strides = strides;
+  return TANDEM_OK;
+}
+
+enum tandem_status resize(void *user, size_t output, struct tandem_tensor *tensor) {
+  auto *run = static_cast<Run *>(user);
+  executorch::aten::Tensor &target = run->args[run->handle->input_count + output]->toTensor();
+  /* Exporters write a scalar where some engines have one element of rank 1. */
+  bool scalar = target.dim() == 0 && tensor->rank == 1 && tensor->shape[0] == 1;
+  executorch::aten::SizesType sizes[TANDEM_MAX_RANK];
+  for (int32_t d = 0; d < tensor->rank; d++) {
+    if (tensor->shape[d] < 0 || tensor->shape[d] > INT32_MAX)
+      return TANDEM_INVALID_ARGUMENT;
+    sizes[d] = static_cast<executorch::aten::SizesType>(tensor->shape[d]);
+  }
+  if (!scalar) {
+    er::Error error = er::resize_tensor(
+        target, er::ArrayRef<executorch::aten::SizesType>(sizes, static_cast<size_t>(tensor->rank)));
+    if (error != er::Error::Ok)
+      return error == er::Error::MemoryAllocationFailed ? TANDEM_OUT_OF_MEMORY : TANDEM_INVALID_ARGUMENT;
+  }
+  tensor->data = target.mutable_data_ptr();
+  tensor->size = target.nbytes();
+  return TANDEM_OK;
+}
+
+class Backend final : public er::BackendInterface {
+public:
+  const char *name = nullptr; /* static storage of the vendor */
+
+  bool is_available() const override {
+    return true; /* a vendor library that is missing is told by init, with what mends it */
+  }
+
+  er::Result<er::DelegateHandle *> init(er::BackendInitContext &context, er::FreeableBuffer *processed,
+                                        er::ArrayRef<er::CompileSpec> compile_specs) const override {
+    const char *method = context.get_method_name() ? context.get_method_name() : "?";
+    auto event = er::event_tracer_start_profiling_delegate(context.event_tracer(), "tandem load",
+                                                           er::kUnsetDelegateDebugIntId);
+    struct tandem_error error = {};
+    Handle *handle = nullptr;
+    enum tandem_status status = load(context, processed, compile_specs, method, &handle, &error);
+    processed->Free();
+
+    char text[160] = "failed";
+    struct tandem_load_info info = {};
+    info.struct_size = sizeof(info);
+    if (status == TANDEM_OK && context.event_tracer() &&
+        tandem_load_get_info(handle->load, &info, nullptr) == TANDEM_OK)
+      snprintf(text, sizeof(text), "shared=%d users=%llu engine=%llu", info.shared,
+               static_cast<unsigned long long>(info.users), static_cast<unsigned long long>(info.engine_id));
+    er::event_tracer_end_profiling_delegate(context.event_tracer(), event, text, strlen(text) + 1);
+    if (status != TANDEM_OK)
+      return report(error, "load", method);
+    return static_cast<er::DelegateHandle *>(handle);
+  }
+
+  er::Error execute(er::BackendExecutionContext &context, er::DelegateHandle *delegate,
+                    er::Span<er::EValue *> args) const override {
+    auto *handle = static_cast<Handle *>(delegate);
+    auto event = er::event_tracer_start_profiling_delegate(context.event_tracer(), "tandem run",
+                                                           er::kUnsetDelegateDebugIntId);
+    struct tandem_error error;
+    error.code = TANDEM_OK;
+    error.message[0] = '\0';
+    enum tandem_status status;
+    if (args.size() <= direct_limit) {
+      Binding bindings[direct_limit];
+      struct tandem_tensor tensors[direct_limit];
+      status = run(handle, args, bindings, tensors, &error);
+    } else {
+      auto *bindings = new (std::nothrow) Binding[args.size()];
+      auto *tensors = new (std::nothrow) struct tandem_tensor[args.size()];
+      status = bindings && tensors
+                   ? run(handle, args, bindings, tensors, &error)
+                   : fail(&error, TANDEM_OUT_OF_MEMORY, "no memory to describe %zu tensors", args.size());
+      delete[] bindings;
+      delete[] tensors;
+    }
+    er::event_tracer_end_profiling_delegate(context.event_tracer(), event);
+    if (status != TANDEM_OK)
+      return report(error, "run", context.get_method_name() ? context.get_method_name() : "?");
+    return er::Error::Ok;
+  }
+
+  void destroy(er::DelegateHandle *delegate) const override {
+    auto *handle = static_cast<Handle *>(delegate);
+    if (!handle)
+      return;
+    tandem_load_destroy(handle->load);
+    delete handle;
+  }
+
+  /* All or nothing; names that tandem does not know belong to another backend of the span. */
+  er::Error set_option(er::BackendOptionContext &, const er::Span<er::BackendOption> &options) override {
+    struct tandem_error error = {};
+    enum tandem_status status = TANDEM_OK;
+    auto *texts = new (std::nothrow) OptionText[options.size()];
+    auto *known = new (std::nothrow) struct tandem_option[options.size()];
+    struct tandem_scope *scope = nullptr;
+    size_t count = 0;
+    if (!texts || !known)
+      status = fail(&error, TANDEM_OUT_OF_MEMORY, "no memory for %zu options", options.size());
+    for (size_t i = 0; status == TANDEM_OK && i < options.size(); i++) {
+      write_option(options[i], &texts[i]);
+      if (!knows(texts[i].key)) {
+        note_unknown(texts[i].key);
+        continue;
+      }
+      known[count].key = texts[i].key;
+      known[count++].value = texts[i].value;
+    }
+    /* A scope checks every value and applies none to the process. */
+    if (status == TANDEM_OK)
+      status = tandem_scope_acquire(known, count, &scope, &error);
+    tandem_scope_release(scope);
+    for (size_t i = 0; status == TANDEM_OK && i < count; i++)
+      status = tandem_set_option(name, known[i].key, known[i].value, &error);
+    delete[] texts;
+    delete[] known;
+    if (status != TANDEM_OK)
+      write_line("tandem: set_option of %s: %s", name, error.message);
+    return to_error(status);
+  }
+
+  /* The value takes the type that the caller put there if it can, else the one it looks like. */
+  er::Error get_option(er::BackendOptionContext &, er::Span<er::BackendOption> &options) override {
+    for (er::BackendOption &option : options) {
+      OptionText text;
+      write_option(option, &text);
+      struct tandem_error error = {};
+      std::array<char, er::kMaxOptionValueLength> value{};
+      enum tandem_status status = tandem_get_option(name, text.key, value.data(), value.size(), &error);
+      if (status != TANDEM_OK) {
+        write_line("tandem: get_option of %s: %s", name, error.message);
+        return to_error(status);
+      }
+      int number = 0;
+      char rest = 0;
+      if (std::holds_alternative<std::array<char, er::kMaxOptionValueLength>>(option.value))
+        option.value = value;
+      else if (strcmp(value.data(), "true") == 0 || strcmp(value.data(), "false") == 0)
+        option.value = value[0] == 't';
+      else if (sscanf(value.data(), "%9d%c", &number, &rest) == 1)
+        option.value = number;
+      else
+        option.value = value;
+    }
+    return er::Error::Ok;
+  }
+
+private:
+  bool knows(const char *key) const {
+    char value[er::kMaxOptionValueLength];
+    return tandem_get_option(name, key, value, sizeof(value), nullptr) != TANDEM_BAD_OPTION;
+  }
+
+  void note_unknown(const char *key) {
+    static std::atomic<bool> noted;
+    if (!noted.exchange(true))
+      write_line("tandem: set_option of %s: \"%s\" is no option of tandem and is ignored, here and later; "
+                 "docs/options.md lists them",
+                 name, key);
+  }
+
+  enum tandem_status load(er::BackendInitContext &context, er::FreeableBuffer *processed,
+                          er::ArrayRef<er::CompileSpec> compile_specs, const char *method, Handle **out,
+                          struct tandem_error *error) const {
+    enum tandem_status status = TANDEM_OK;
+    er::Span<const er::BackendOption> specs = context.runtime_specs();
+    auto *handle = new (std::nothrow) Handle();
+    auto *texts = new (std::nothrow) OptionText[specs.size()];
+    auto *options = new (std::nothrow) struct tandem_option[specs.size()];
+    auto *compiled = new (std::nothrow) struct tandem_spec[compile_specs.size()];
+    struct tandem_named_data named = {get_named, release_named,
+                                      const_cast<er::NamedDataMap *>(context.get_named_data_map())};
+    struct tandem_load_desc desc = {};
+    auto payload = processed->data_safe();
+    Door *door = current_door();
+    if (!handle || !texts || !options || !compiled) {
+      status = fail(error, TANDEM_OUT_OF_MEMORY, "no memory to describe the load");
+      goto done;
+    }
+    if (!payload.ok()) {
+      status = fail(error, TANDEM_UNSUPPORTED, "the payload is not in this processor's memory");
+      goto done;
+    }
+    for (size_t i = 0; i < specs.size(); i++) {
+      write_option(specs[i], &texts[i]);
+      options[i].key = texts[i].key;
+      options[i].value = texts[i].value;
+    }
+    for (size_t i = 0; i < compile_specs.size(); i++) {
+      compiled[i].key = compile_specs[i].key;
+      compiled[i].value = compile_specs[i].value.buffer;
+      compiled[i].size = compile_specs[i].value.nbytes;
+    }
+    desc.struct_size = sizeof(desc);
+    desc.backend = name;
+    desc.payload = *payload;
+    desc.payload_size = processed->size();
+    desc.options = options;
+    desc.option_count = specs.size();
+    desc.compile_specs = compiled;
+    desc.compile_spec_count = compile_specs.size();
+    desc.named_data = named.user ? &named : nullptr;
+    desc.label = method;
+    desc.flags = holds_interpreter_lock() ? TANDEM_LOAD_CALLER_HOLDS_LOCK : 0;
+    status = tandem_load_create(&desc, &handle->load, error);
+    if (status != TANDEM_OK)
+      goto done;
+    tandem_load_io(handle->load, &handle->inputs, &handle->input_count, &handle->outputs,
+                   &handle->output_count);
+    if (door) {
+      try {
+        door->loads.push_back(handle->load);
+      } catch (...) {
+        tandem_load_destroy(handle->load);
+        status = fail(error, TANDEM_OUT_OF_MEMORY, "no memory to list the load");
+        goto done;
+      }
+    }
+    *out = handle;
+    handle = nullptr;
+  done:
+    delete[] compiled;
+    delete[] options;
+    delete[] texts;
+    delete handle;
+    return status;
+  }
+
+  static enum tandem_status run(Handle *handle, er::Span<er::EValue *> args, Binding *bindings,
+                                struct tandem_tensor *tensors, struct tandem_error *error) {
+    if (args.size() != handle->input_count + handle->output_count)
+      return fail(error, TANDEM_INVALID_ARGUMENT,
+                  "%zu arguments: expected the engine's %zu inputs and %zu outputs", args.size(),
+                  handle->input_count, handle->output_count);
+    for (size_t i = 0; i < args.size(); i++) {
+      enum tandem_status status = bind(handle, args[i], i, &tensors[i], bindings[i].strides, error);
+      if (status != TANDEM_OK)
+        return status;
+    }
+    Run user = {handle, args};
+    struct tandem_run_desc desc = {};
+    desc.struct_size = sizeof(desc);
+    desc.inputs = tensors;
+    desc.input_count = handle->input_count;
+    desc.outputs = tensors + handle->input_count;
+    desc.output_count = handle->output_count;
+    desc.resize = resize;
+    desc.resize_user = &user;
+    return tandem_load_run(handle->load, &desc, error);
+  }
+};
+
+struct Slot {
+  Backend backend;
+  bool registered; /* guarded by registration */
+};
+
+std::mutex &registration() {
+  static std::mutex mutex;
+  return mutex;
+}
+
+/* Never destroyed: ExecuTorch's table points here until the process ends. */
+Slot *slots() {
+  static Slot *array = new (std::nothrow) Slot[backend_limit]();
+  return array;
+}
+
+Slot *find_slot(const char *backend) {
+  Slot *array = slots();
+  for (size_t i = 0; array && i < backend_limit; i++)
+    if (array[i].backend.name && strcmp(array[i].backend.name, backend) == 0)
+      return &array[i];
+  return nullptr;
+}
+
+Slot *free_slot() {
+  Slot *array = slots();
+  for (size_t i = 0; array && i < backend_limit; i++)
+    if (!array[i].backend.name)
+      return &array[i];
+  return nullptr;
+}
+
+enum tandem_status register_one(const char *backend, struct tandem_error *error) {
+  Slot *slot = find_slot(backend);
+  if (slot)
+    return TANDEM_OK;
+  if (er::get_backend_class(backend))
+    return fail(
+        error, TANDEM_INVALID_STATE,
+        "another backend is registered as %s, so programs for it do not share engines: load tandem before "
+        "anything that brings ExecuTorch's own (in Python: import tandem, or "
+        "ctypes.CDLL(\"libtandem_executorch.so\"), before executorch.runtime)",
+        backend);
+  slot = free_slot();
+  if (!slot)
+    return fail(error, TANDEM_OUT_OF_MEMORY, "no room for backend %s: at most %zu can be registered", backend,
+                backend_limit);
+  slot->backend.name = backend;
+  er::Error result = er::register_backend({backend, &slot->backend});
+  if (result == er::Error::Ok)
+    return TANDEM_OK;
+  slot->backend.name = nullptr;
+  return fail(error, TANDEM_INTERNAL, "ExecuTorch refuses backend %s: %s", backend, er::to_string(result));
+}
+
+} // namespace
+
+enum tandem_status fail(struct tandem_error *error, enum tandem_status status, const char *format, ...) {
+  if (!error)
+    return status;
+  char text[sizeof(error->message)];
+  va_list arguments;
+  va_start(arguments, format);
+  int length = vsnprintf(text, sizeof(text), format, arguments);
+  va_end(arguments);
+  if (length >= static_cast<int>(sizeof(text)))
+    memcpy(text + sizeof(text) - 4, "...", 4);
+  error->code = status;
+  memcpy(error->message, text, sizeof(text));
+  return status;
+}
+
+void write_line(const char *format, ...) {
+  char text[1536];
+  va_list arguments;
+  va_start(arguments, format);
+  int length = vsnprintf(text, sizeof(text) - 1, format, arguments);
+  va_end(arguments);
+  if (length < 0)
+    return;
+  size_t size =
+      static_cast<size_t>(length) < sizeof(text) - 2 ? static_cast<size_t>(length) : sizeof(text) - 2;
+  text[size++] = '\n';
+  ssize_t written = write(STDERR_FILENO, text, size);
+  (void)written; /* a process without stderr has nowhere to read it */
+}
+
+Door *current_door() {
+  return door_of_thread;
+}
+
+void set_current_door(Door *door) {
+  door_of_thread = door;
+}
+
+} // namespace tandem
+
+enum tandem_status tandem_executorch_register(struct tandem_error *error) {
+  static bool warned;
+  enum tandem_status status = TANDEM_OK;
+  struct tandem_error first = {};
+  try {
+    std::lock_guard<std::mutex> lock(tandem::registration());
+    for (size_t i = 0; i < tandem_vendor_count(); i++) {
+      const char *backend = tandem_vendor_backend(i);
+      struct tandem_error one = {};
+      if (backend && tandem::register_one(backend, &one) != TANDEM_OK && status == TANDEM_OK) {
+        status = one.code;
+        first = one;
+      }
+    }
+    if (status != TANDEM_OK && !warned) {
+      warned = true;
+      tandem::write_line("tandem: warning: %s", first.message);
+    }
+  } catch (...) {
+    return tandem::fail(error, TANDEM_INTERNAL, "the registry's lock failed");
+  }
+  if (error)
+    *error = first;
+  return status;
+}
+
+bool tandem_executorch_active(const char *backend) {
+  if (!backend)
+    return false;
+  try {
+    std::lock_guard<std::mutex> lock(tandem::registration());
+    return tandem::find_slot(backend) != nullptr;
+  } catch (...) {
+    return false;
+  }
+}
+
+namespace {
+[[maybe_unused]] const enum tandem_status registered = tandem_executorch_register(nullptr);
+}

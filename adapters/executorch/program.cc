@@ -1,0 +1,1127 @@
+/* The C door to ExecuTorch's Program and Method, for hosts without torch or Python.
+ *
+ * A program's file is opened once and everything (ExecuTorch's parts, the facts for inspect) is read through
+ * that one loader, so a file replaced meanwhile cannot be seen half old and half new. A method holds its
+ * program's state by a shared pointer; destroying the program only drops the caller's share.
+ *
+ * Every input is checked by name before ExecuTorch sees it. What ExecuTorch's log says on a thread with an
+ * open door becomes the sentence of the error: a caller gets one line, not a code and twenty lines on stderr.
+ *
+ * Kernels and backends that ExecuTorch ships beside its runtime are opened when a method needs one that is
+ * not registered, no earlier: registering a kernel twice ends the process, and ExecuTorch's Python extension
+ * brings the same files. Errors name what is still missing.
+ *
+ * Thread rule: a method's lock is held over its run and reset, a program's over filling what it caches; they
+ * nest in nothing. No C++ exception leaves: each entry that may throw ends in a catch-all.
+ */
+#include "adapter.h"
+
+#include <executorch/extension/data_loader/buffer_data_loader.h>
+#include <executorch/extension/data_loader/file_data_loader.h>
+#include <executorch/extension/data_loader/mmap_data_loader.h>
+#include <executorch/extension/flat_tensor/flat_tensor_data_map.h>
+#include <executorch/extension/memory_allocator/malloc_memory_allocator.h>
+#include <executorch/extension/named_data_map/merged_data_map.h>
+#include <executorch/runtime/backend/backend_options_map.h>
+#include <executorch/runtime/backend/interface.h>
+#include <executorch/runtime/executor/program.h>
+#include <executorch/runtime/kernel/operator_registry.h>
+#include <executorch/runtime/platform/platform.h>
+#include <executorch/runtime/platform/runtime.h>
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cctype>
+#include <climits>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace er = executorch::runtime;
+namespace ex = executorch::extension;
+
+using tandem::fail;
+using tandem::Plan;
+using tandem::PlanTensor;
+
+/* ---------------------------------------------------------------- ExecuTorch's log and libraries */
+
+namespace {
+
+/* pthread cancellation would unwind through ExecuTorch; it is acted on after the call. */
+class NoCancel {
+public:
+  NoCancel() {
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state_);
+  }
+  ~NoCancel() {
+    pthread_setcancelstate(state_, nullptr);
+  }
+
+private:
+  int state_ = 0;
+};
+
+class OpenDoor {
+public:
+  OpenDoor() : door(), outer_(tandem::current_door()) {
+    tandem::set_current_door(&door);
+  }
+  ~OpenDoor() {
+    tandem::set_current_door(outer_);
+  }
+  tandem::Door door;
+
+private:
+  tandem::Door *outer_;
+};
+
+void clear(struct tandem_error *error) {
+  if (error) {
+    error->code = TANDEM_OK;
+    error->message[0] = '\0';
+  }
+}
+
+pal_emit_log_message_method emit_before;
+
+/* Keeps the first error line of a thread with an open door: later ones only say what failed in consequence.
+ * A fatal line is followed by abort, so it must get out. */
+void catch_line(et_timestamp_t timestamp, et_pal_log_level_t level, const char *file, const char *function,
+                size_t line, const char *message, size_t length) {
+  tandem::Door *door = tandem::current_door();
+  if (!door || level == kFatal) {
+    emit_before(timestamp, level, file, function, line, message, length);
+    return;
+  }
+  if (level != kError || !door->log.empty())
+    return;
+  try {
+    door->log.assign(message, length);
+  } catch (...) {
+  }
+}
+
+bool same_library(const void *one, const void *other) {
+  Dl_info first;
+  Dl_info second;
+  return dladdr(one, &first) && dladdr(other, &second) && first.dli_fbase == second.dli_fbase;
+}
+
+/* The log is taken over from ExecuTorch's own default only; a host that set another one keeps it. */
+void prepare_runtime() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    er::runtime_init();
+    emit_before = er::get_pal_impl()->emit_log_message;
+    if (emit_before &&
+        same_library(reinterpret_cast<void *>(emit_before), reinterpret_cast<void *>(&er::get_backend_class)))
+      er::register_pal(er::PalImpl::create(catch_line, "tandem"));
+  });
+}
+
+/* The status that a caller can act on, for what ExecuTorch itself found. */
+enum tandem_status to_status(er::Error error) {
+  switch (error) {
+  case er::Error::Ok:
+    return TANDEM_OK;
+  case er::Error::InvalidProgram:
+    return TANDEM_BAD_PROGRAM;
+  case er::Error::InvalidExternalData:
+    return TANDEM_MISSING_DATA;
+  case er::Error::MemoryAllocationFailed:
+  case er::Error::DelegateMemoryAllocationFailed:
+  case er::Error::OutOfResources:
+    return TANDEM_OUT_OF_MEMORY;
+  case er::Error::NotFound:
+  case er::Error::OperatorMissing:
+    return TANDEM_NOT_FOUND;
+  case er::Error::NotSupported:
+  case er::Error::NotImplemented:
+  case er::Error::DelegateInvalidCompatibility:
+    return TANDEM_UNSUPPORTED;
+  case er::Error::InvalidArgument:
+  case er::Error::InvalidType:
+    return TANDEM_INVALID_ARGUMENT;
+  case er::Error::InvalidState:
+    return TANDEM_INVALID_STATE;
+  case er::Error::AccessFailed:
+    return TANDEM_DEVICE_ERROR;
+  default:
+    return TANDEM_INTERNAL;
+  }
+}
+
+/* A delegate's own error goes on as it is; else ExecuTorch's first line and code. */
+enum tandem_status explain(const tandem::Door &door, er::Error code, enum tandem_status status,
+                           const char *what, const char *name, struct tandem_error *error) {
+  if (door.failed)
+    return fail(error, door.error.code, "%s", door.error.message);
+  return fail(error, status, "%s \"%s\": %s (ExecuTorch: %s)", what, name,
+              door.log.empty() ? tandem_status_text(status) : door.log.c_str(), er::to_string(code) + 7);
+}
+
+struct Place {
+  std::string path, folder, version;
+};
+
+/* The libexecutorch in use and the version of the package around it. */
+const Place &place() {
+  static const Place found = [] {
+    Place place;
+    Dl_info info;
+    char resolved[PATH_MAX];
+    if (!dladdr(reinterpret_cast<void *>(&er::get_backend_class), &info) || !info.dli_fname)
+      return place;
+    place.path = realpath(info.dli_fname, resolved) ? resolved : info.dli_fname;
+    size_t slash = place.path.rfind('/');
+    place.folder = slash == std::string::npos ? "." : place.path.substr(0, slash);
+    FILE *file = fopen((place.folder + "/../version.py").c_str(), "re");
+    char line[256];
+    char version[64];
+    while (file && fgets(line, sizeof(line), file))
+      if (sscanf(line, "__version__ = \"%63[0-9.]", version) == 1)
+        place.version = version;
+    if (file)
+      fclose(file);
+    if (place.version.empty())
+      place.version = TANDEM_EXECUTORCH_BUILT;
+    return place;
+  }();
+  return found;
+}
+
+/* Guards opening libraries, whose initializers write to ExecuTorch's unguarded tables. */
+std::mutex &libraries() {
+  static std::mutex mutex;
+  return mutex;
+}
+
+/* Opens a library beside the runtime; false with `why` when it is not there or does not open. */
+bool open_beside(const std::string &file, std::string *why) {
+  std::string path = place().folder + "/" + file;
+  if (access(path.c_str(), R_OK) != 0) {
+    *why = path + " is not there";
+    return false;
+  }
+  if (dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL))
+    return true;
+  const char *reason = dlerror();
+  *why = reason ? reason : path + " does not open";
+  return false;
+}
+
+bool has_kernel(const std::string &name) {
+  for (const er::Kernel &kernel : er::get_registered_kernels())
+    if (kernel.name_ && name == kernel.name_)
+      return true;
+  return false;
+}
+
+enum tandem_status need_kernels(const Plan &plan, struct tandem_error *error) {
+  std::lock_guard<std::mutex> lock(libraries());
+  std::string why;
+  for (const std::string &name : plan.operators) {
+    if (has_kernel(name))
+      continue;
+    /* Where one of the common kernels is registered, this library's are: opening it would register twice. */
+    if (!has_kernel("aten::add.out"))
+      open_beside("libexecutorch_kernels_optimized.so", &why);
+    if (!has_kernel(name) && name.compare(0, 22, "quantized_decomposed::") == 0)
+      open_beside("libexecutorch_kernels_quantized.so", &why);
+    if (!has_kernel(name))
+      return fail(
+          error, TANDEM_NOT_FOUND,
+          "method \"%s\" needs the operator %s, for which no kernel is registered%s%s: register it, or "
+          "export the program without it",
+          plan.name.c_str(), name.c_str(), why.empty() ? "" : "; ", why.c_str());
+  }
+  return TANDEM_OK;
+}
+
+/* "XnnpackBackend" is looked for in libexecutorch_backend_xnnpack.so. */
+std::string library_of(const std::string &backend) {
+  const std::string suffix = "Backend";
+  if (backend.size() <= suffix.size() ||
+      backend.compare(backend.size() - suffix.size(), suffix.size(), suffix) != 0)
+    return std::string();
+  std::string stem = backend.substr(0, backend.size() - suffix.size());
+  for (char &letter : stem) {
+    if (!isalnum(static_cast<unsigned char>(letter)))
+      return std::string();
+    letter = static_cast<char>(tolower(static_cast<unsigned char>(letter)));
+  }
+  return "libexecutorch_backend_" + stem + ".so";
+}
+
+enum tandem_status need_backends(const Plan &plan, struct tandem_error *error) {
+  std::lock_guard<std::mutex> lock(libraries());
+  for (const tandem::PlanDelegate &delegate : plan.delegates) {
+    const char *name = delegate.backend.c_str();
+    std::string why;
+    std::string file = library_of(delegate.backend);
+    if (!er::get_backend_class(name) && !file.empty())
+      open_beside(file, &why);
+    const er::BackendInterface *backend = er::get_backend_class(name);
+    if (!backend)
+      return fail(
+          error, TANDEM_NOT_FOUND,
+          "method \"%s\" needs the backend %s, which is not registered%s%s: `tandem doctor` lists what is "
+          "there",
+          plan.name.c_str(), name, why.empty() ? "" : "; ", why.c_str());
+    if (!backend->is_available())
+      return fail(error, TANDEM_UNAVAILABLE,
+                  "method \"%s\" needs the backend %s, which says it is not available", plan.name.c_str(),
+                  name);
+  }
+  return TANDEM_OK;
+}
+
+/* ---------------------------------------------------------------- programs */
+
+struct MethodIo {
+  std::vector<std::string> names; /* what the io's names point to */
+  std::vector<struct tandem_io> inputs, outputs;
+};
+
+struct ProgramState {
+  std::string origin; /* the path, or "(bytes)" */
+  std::unique_ptr<er::DataLoader> loader;
+  uint64_t file_size = 0;
+  std::vector<std::unique_ptr<er::DataLoader>> data_loaders;
+  std::vector<std::unique_ptr<ex::FlatTensorDataMap>> data_maps;
+  std::unique_ptr<er::NamedDataMap> merged;
+  const er::NamedDataMap *named_data = nullptr; /* one of the above */
+  std::optional<er::Program> program;
+  std::vector<Plan> plans;
+  std::vector<std::unique_ptr<MethodIo>> io; /* of each plan */
+
+  std::mutex lock;
+  std::vector<std::unique_ptr<er::FreeableBuffer>> payloads;  /* guarded by lock */
+  std::vector<std::vector<struct tandem_delegate>> delegates; /* of each plan; guarded by lock */
+  std::vector<bool> delegates_read;                           /* guarded by lock */
+};
+
+/* `io` has room for every name already: the pointers stay. */
+bool describe_tensor(const PlanTensor &tensor, const char *kind, size_t index, MethodIo *io,
+                     struct tandem_io *out) {
+  io->names.push_back(tensor.name.empty() ? kind + std::to_string(index) : tensor.name);
+  out->name = io->names.back().c_str();
+  out->dtype = tensor.dtype;
+  out->rank = static_cast<int32_t>(tensor.sizes.size());
+  for (size_t d = 0; d < tensor.sizes.size(); d++) {
+    out->min[d] = tensor.shape == PlanTensor::fixed ? tensor.sizes[d] : 0;
+    out->max[d] = tensor.shape == PlanTensor::unbounded ? INT64_MAX : tensor.sizes[d];
+  }
+  return true;
+}
+
+std::unique_ptr<MethodIo> describe_plan(const Plan &plan) {
+  auto io = std::make_unique<MethodIo>();
+  io->names.reserve(plan.inputs.size() + plan.outputs.size());
+  io->inputs.resize(plan.inputs.size());
+  io->outputs.resize(plan.outputs.size());
+  for (size_t i = 0; i < plan.inputs.size(); i++)
+    describe_tensor(plan.inputs[i], "input", i, io.get(), &io->inputs[i]);
+  for (size_t i = 0; i < plan.outputs.size(); i++)
+    describe_tensor(plan.outputs[i], "output", i, io.get(), &io->outputs[i]);
+  return io;
+}
+
+template <typename Loader>
+enum tandem_status keep_loader(er::Result<Loader> result, const char *path,
+                               std::unique_ptr<er::DataLoader> *loader, struct tandem_error *error) {
+  if (!result.ok())
+    return fail(error, TANDEM_NOT_FOUND, "%s: cannot be read (ExecuTorch: %s)", path,
+                er::to_string(result.error()) + 7);
+  *loader = std::make_unique<Loader>(std::move(*result));
+  return TANDEM_OK;
+}
+
+/* The pages are not locked in memory: a payload is read once, in order, and given back. */
+enum tandem_status open_file(const char *path, bool read, std::unique_ptr<er::DataLoader> *loader,
+                             struct tandem_error *error) {
+  struct stat info;
+  if (stat(path, &info) != 0)
+    return fail(error, TANDEM_NOT_FOUND, "%s: %s", path, strerror(errno));
+  if (!S_ISREG(info.st_mode))
+    return fail(error, TANDEM_INVALID_ARGUMENT, "%s: not a regular file", path);
+  if (access(path, R_OK) != 0)
+    return fail(error, TANDEM_NOT_FOUND, "%s: %s", path, strerror(errno));
+  if (info.st_size == 0)
+    return fail(error, TANDEM_BAD_PROGRAM, "%s: the file is empty", path);
+  if (read)
+    return keep_loader(ex::FileDataLoader::from(path), path, loader, error);
+  return keep_loader(ex::MmapDataLoader::from(path, ex::MmapDataLoader::MlockConfig::NoMlock), path, loader,
+                     error);
+}
+
+enum tandem_status open_data(ProgramState *state, const char *path, bool read, struct tandem_error *error) {
+  using Segment = er::DataLoader::SegmentInfo;
+  std::unique_ptr<er::DataLoader> loader;
+  enum tandem_status status = open_file(path, read, &loader, error);
+  if (status != TANDEM_OK)
+    return status;
+  std::string why;
+  tandem::DataLayout layout = {};
+  auto size = loader->size();
+  if (!size.ok() || *size < tandem::head_size)
+    return fail(error, TANDEM_BAD_PROGRAM, "%s: %zu bytes: a data file has at least %zu", path,
+                size.ok() ? *size : 0, tandem::head_size);
+  {
+    auto head = loader->load(0, tandem::head_size, Segment(Segment::Type::External));
+    if (!head.ok() || !tandem::read_data_layout(head->data(), head->size(), *size, &layout, &why))
+      return fail(error, TANDEM_BAD_PROGRAM, "%s: %s", path, why.empty() ? "cannot be read" : why.c_str());
+    auto buffer = loader->load(0, static_cast<size_t>(layout.buffer_size), Segment(Segment::Type::External));
+    if (!buffer.ok() || !tandem::check_data(buffer->data(), layout, *size, &why))
+      return fail(error, TANDEM_BAD_PROGRAM, "%s: %s", path, why.empty() ? "cannot be read" : why.c_str());
+  }
+  OpenDoor open;
+  auto map = ex::FlatTensorDataMap::load(loader.get());
+  if (!map.ok())
+    return explain(open.door, map.error(), TANDEM_BAD_PROGRAM, "data file", path, error);
+  state->data_maps.push_back(std::make_unique<ex::FlatTensorDataMap>(std::move(*map)));
+  state->data_loaders.push_back(std::move(loader));
+  return TANDEM_OK;
+}
+
+enum tandem_status merge_data(ProgramState *state, struct tandem_error *error) {
+  if (state->data_maps.empty())
+    return TANDEM_OK;
+  state->named_data = state->data_maps[0].get();
+  if (state->data_maps.size() == 1)
+    return TANDEM_OK;
+  std::vector<const er::NamedDataMap *> maps;
+  for (const auto &map : state->data_maps)
+    maps.push_back(map.get());
+  using Merged = ex::merged_data_map::MergedDataMap;
+  OpenDoor open;
+  auto merged = Merged::load(er::Span<const er::NamedDataMap *>(maps.data(), maps.size()));
+  if (!merged.ok())
+    return explain(open.door, merged.error(), to_status(merged.error()), "data files of",
+                   state->origin.c_str(), error);
+  state->merged = std::make_unique<Merged>(std::move(*merged));
+  state->named_data = state->merged.get();
+  return TANDEM_OK;
+}
+
+enum tandem_status read_program(ProgramState *state, struct tandem_error *error) {
+  using Segment = er::DataLoader::SegmentInfo;
+  const char *origin = state->origin.c_str();
+  std::string why;
+  tandem::Layout layout = {};
+  auto size = state->loader->size();
+  if (!size.ok() || *size < tandem::head_size)
+    return fail(error, TANDEM_BAD_PROGRAM, "%s: %zu bytes: a program has at least %zu", origin,
+                size.ok() ? *size : 0, tandem::head_size);
+  state->file_size = *size;
+  {
+    auto head = state->loader->load(0, tandem::head_size, Segment(Segment::Type::Program));
+    if (!head.ok() || !tandem::read_layout(head->data(), head->size(), state->file_size, &layout, &why))
+      return fail(error, TANDEM_BAD_PROGRAM, "%s: %s", origin, why.empty() ? "cannot be read" : why.c_str());
+    auto buffer =
+        state->loader->load(0, static_cast<size_t>(layout.program_size), Segment(Segment::Type::Program));
+    if (!buffer.ok())
+      return fail(error,
+                  to_status(buffer.error()) == TANDEM_OUT_OF_MEMORY ? TANDEM_OUT_OF_MEMORY
+                                                                    : TANDEM_BAD_PROGRAM,
+                  "%s: %llu bytes of program cannot be read", origin,
+                  static_cast<unsigned long long>(layout.program_size));
+    if (reinterpret_cast<uintptr_t>(buffer->data()) % 16 != 0)
+      return fail(error, TANDEM_INVALID_ARGUMENT, "%s: the bytes of a program must begin at a multiple of 16",
+                  origin);
+    if (!tandem::read_plans(buffer->data(), layout, state->file_size, &state->plans, &why))
+      return fail(error, TANDEM_BAD_PROGRAM, "%s: %s", origin, why.c_str());
+  }
+  OpenDoor open;
+  auto program = er::Program::load(state->loader.get(), er::Program::Verification::InternalConsistency);
+  if (!program.ok()) {
+    enum tandem_status status = to_status(program.error());
+    return explain(open.door, program.error(), status == TANDEM_OUT_OF_MEMORY ? status : TANDEM_BAD_PROGRAM,
+                   "program", origin, error);
+  }
+  state->program.emplace(std::move(*program));
+  for (const Plan &plan : state->plans)
+    state->io.push_back(describe_plan(plan));
+  state->delegates.resize(state->plans.size());
+  state->delegates_read.resize(state->plans.size());
+  return TANDEM_OK;
+}
+
+enum tandem_status create_program(const struct tandem_program_desc *desc, std::shared_ptr<ProgramState> *out,
+                                  struct tandem_error *error) {
+  prepare_runtime();
+  auto state = std::make_shared<ProgramState>();
+  enum tandem_status status = TANDEM_OK;
+  if (desc->path) {
+    state->origin = desc->path;
+    status = open_file(desc->path, desc->read, &state->loader, error);
+  } else {
+    state->origin = "(bytes)";
+    state->loader = std::make_unique<ex::BufferDataLoader>(desc->bytes, desc->size);
+  }
+  for (size_t i = 0; status == TANDEM_OK && i < desc->data_path_count; i++) {
+    if (!desc->data_paths[i])
+      return fail(error, TANDEM_INVALID_ARGUMENT, "data_paths[%zu] is NULL", i);
+    status = open_data(state.get(), desc->data_paths[i], desc->read, error);
+  }
+  if (status == TANDEM_OK)
+    status = merge_data(state.get(), error);
+  if (status == TANDEM_OK)
+    status = read_program(state.get(), error);
+  if (status == TANDEM_OK)
+    *out = std::move(state);
+  return status;
+}
+
+enum tandem_status find_plan(const ProgramState &state, const char *name, size_t *index,
+                             struct tandem_error *error) {
+  std::string names;
+  for (size_t i = 0; i < state.plans.size(); i++) {
+    if (state.plans[i].name == name) {
+      *index = i;
+      return TANDEM_OK;
+    }
+    names += (i ? ", \"" : "\"") + state.plans[i].name + "\"";
+  }
+  return fail(error, TANDEM_NOT_FOUND, "%s has no method \"%s\": it has %s", state.origin.c_str(), name,
+              names.empty() ? "none" : names.c_str());
+}
+
+enum tandem_status read_delegates(ProgramState *state, size_t plan, struct tandem_error *error) {
+  using Segment = er::DataLoader::SegmentInfo;
+  std::vector<struct tandem_delegate> delegates;
+  std::vector<std::unique_ptr<er::FreeableBuffer>> payloads;
+  for (const tandem::PlanDelegate &source : state->plans[plan].delegates) {
+    struct tandem_delegate entry = {};
+    entry.backend = source.backend.c_str();
+    entry.payload_size = static_cast<size_t>(source.size);
+    entry.file_offset = source.file_offset;
+    entry.alignment = 4096;
+    while (source.file_offset % entry.alignment != 0)
+      entry.alignment /= 2;
+    entry.in_segment = source.in_segment;
+    if (source.size > 0) {
+      auto bytes = state->loader->load(static_cast<size_t>(source.file_offset), entry.payload_size,
+                                       Segment(Segment::Type::Backend, 0, entry.backend));
+      if (!bytes.ok())
+        return fail(error, to_status(bytes.error()),
+                    "%s: the %zu bytes of %s's payload at %llu cannot be read", state->origin.c_str(),
+                    entry.payload_size, entry.backend, static_cast<unsigned long long>(source.file_offset));
+      payloads.push_back(std::make_unique<er::FreeableBuffer>(std::move(*bytes)));
+      entry.payload = payloads.back()->data();
+    }
+    delegates.push_back(entry);
+  }
+  state->payloads.reserve(state->payloads.size() + payloads.size());
+  for (auto &payload : payloads)
+    state->payloads.push_back(std::move(payload));
+  state->delegates[plan] = std::move(delegates);
+  state->delegates_read[plan] = true;
+  return TANDEM_OK;
+}
+
+} // namespace
+
+struct tandem_program {
+  std::shared_ptr<ProgramState> state;
+};
+
+/* ---------------------------------------------------------------- methods */
+
+namespace {
+
+struct FreeMemory {
+  void operator()(void *memory) const {
+    free(memory);
+  }
+};
+
+constexpr size_t planned_alignment = 64; /* a cache line; ExecuTorch asks for 16 */
+
+struct MethodState {
+  std::shared_ptr<ProgramState> program; /* shared */
+  size_t plan = 0;
+  /* ExecuTorch's method points into all of these, so they are declared before it. */
+  std::vector<er::BackendOption> text_options, typed_options;
+  er::LoadBackendOptionsMap option_map;
+  ex::MallocMemoryAllocator method_memory, temporary_memory;
+  std::vector<std::unique_ptr<void, FreeMemory>> buffers; /* planned memory, and outputs that have none */
+  std::vector<er::Span<uint8_t>> spans;
+  std::optional<er::HierarchicalAllocator> planned;
+  std::optional<er::MemoryManager> manager;
+  std::optional<er::Method> method;
+  std::vector<struct tandem_load *> loads; /* borrowed from the delegates */
+  std::mutex lock;                         /* over run and reset */
+
+  const Plan &get_plan() const {
+    return program->plans[plan];
+  }
+  const MethodIo &get_io() const {
+    return *program->io[plan];
+  }
+};
+
+/* calloc keeps pages that are never touched out of memory. */
+uint8_t *allocate_planned(MethodState *state, size_t size) {
+  size_t whole;
+  if (__builtin_add_overflow(size, planned_alignment, &whole))
+    return nullptr;
+  void *memory = calloc(1, whole);
+  if (!memory)
+    return nullptr;
+  state->buffers.emplace_back(memory);
+  uintptr_t address = reinterpret_cast<uintptr_t>(memory);
+  return static_cast<uint8_t *>(memory) +
+         (planned_alignment - address % planned_alignment) % planned_alignment;
+}
+
+enum tandem_status plan_memory(MethodState *state, const er::MethodMeta &meta, struct tandem_error *error) {
+  const char *name = state->get_plan().name.c_str();
+  for (size_t i = 0; i < meta.num_memory_planned_buffers(); i++) {
+    auto size = meta.memory_planned_buffer_size(i);
+    auto device = meta.memory_planned_buffer_device(i);
+    if (!size.ok() || *size < 0 || !device.ok())
+      return fail(error, TANDEM_BAD_PROGRAM, "method \"%s\": planned buffer %zu has no valid size", name, i);
+    if (!device->is_cpu())
+      return fail(
+          error, TANDEM_UNSUPPORTED,
+          "method \"%s\": planned buffer %zu is in device memory: export with planned memory on the CPU",
+          name, i);
+    uint8_t *memory = allocate_planned(state, static_cast<size_t>(*size));
+    if (!memory)
+      return fail(error, TANDEM_OUT_OF_MEMORY,
+                  "method \"%s\": no memory for planned buffer %zu of %lld bytes", name, i,
+                  static_cast<long long>(*size));
+    state->spans.emplace_back(memory, static_cast<size_t>(*size));
+  }
+  state->planned.emplace(er::Span<er::Span<uint8_t>>(state->spans.data(), state->spans.size()));
+  state->manager.emplace(&state->method_memory, &*state->planned, &state->temporary_memory);
+  return TANDEM_OK;
+}
+
+enum tandem_status check_tensors(const MethodState &state, struct tandem_error *error) {
+  const Plan &plan = state.get_plan();
+  const MethodIo &io = state.get_io();
+  for (size_t i = 0; i < plan.inputs.size() + plan.outputs.size(); i++) {
+    bool input = i < plan.inputs.size();
+    const PlanTensor &tensor = input ? plan.inputs[i] : plan.outputs[i - plan.inputs.size()];
+    const struct tandem_io &facts = input ? io.inputs[i] : io.outputs[i - plan.inputs.size()];
+    if (tandem_dtype_size(tensor.dtype) == 0)
+      return fail(error, TANDEM_UNSUPPORTED,
+                  "method \"%s\": %s \"%s\" has the element type %d, unknown to tandem", plan.name.c_str(),
+                  input ? "input" : "output", facts.name, tensor.dtype);
+    if (!tensor.in_order)
+      return fail(error, TANDEM_UNSUPPORTED,
+                  "method \"%s\": %s \"%s\" is not laid out with its last dimension fastest: export it in "
+                  "contiguous format",
+                  plan.name.c_str(), input ? "input" : "output", facts.name);
+  }
+  return TANDEM_OK;
+}
+
+er::BackendOption make_option(const struct tandem_option &source, bool typed) {
+  er::BackendOption option;
+  int number = 0;
+  char rest = 0;
+  memcpy(option.key, source.key, strlen(source.key));
+  if (typed && (strcmp(source.value, "true") == 0 || strcmp(source.value, "false") == 0))
+    option.value = source.value[0] == 't';
+  else if (typed && sscanf(source.value, "%9d%c", &number, &rest) == 1)
+    option.value = number;
+  else {
+    std::array<char, er::kMaxOptionValueLength> text{};
+    memcpy(text.data(), source.value, strlen(source.value));
+    option.value = text;
+  }
+  return option;
+}
+
+/* tandem's backends get the text as it is, others the type it looks like. Without a delegate that could say
+ * so, an option that nobody knows is refused here. */
+enum tandem_status give_options(MethodState *state, const struct tandem_option *options, size_t count,
+                                struct tandem_error *error) {
+  const Plan &plan = state->get_plan();
+  for (size_t i = 0; i < count; i++) {
+    if (!options[i].key || !options[i].value)
+      return fail(error, TANDEM_INVALID_ARGUMENT, "option %zu has no key or no value", i);
+    if (strlen(options[i].key) >= er::kMaxOptionKeyLength ||
+        strlen(options[i].value) >= er::kMaxOptionValueLength)
+      return fail(error, TANDEM_BAD_OPTION,
+                  "option \"%.80s\": expected a key below %zu and a value below %zu bytes", options[i].key,
+                  er::kMaxOptionKeyLength, er::kMaxOptionValueLength);
+    state->text_options.push_back(make_option(options[i], false));
+    state->typed_options.push_back(make_option(options[i], true));
+  }
+  if (count == 0)
+    return TANDEM_OK;
+  for (const tandem::PlanDelegate &delegate : plan.delegates) {
+    const char *name = delegate.backend.c_str();
+    std::vector<er::BackendOption> &list =
+        tandem_executorch_active(name) ? state->text_options : state->typed_options;
+    if (state->option_map.set_options(name, er::Span<er::BackendOption>(list.data(), list.size())) !=
+        er::Error::Ok)
+      return fail(error, TANDEM_UNSUPPORTED,
+                  "method \"%s\" has too many backends to give options to: %s is one more", plan.name.c_str(),
+                  name);
+  }
+  if (!plan.delegates.empty())
+    return TANDEM_OK;
+  struct tandem_scope *scope = nullptr;
+  enum tandem_status status = tandem_scope_acquire(options, count, &scope, error);
+  tandem_scope_release(scope);
+  return status;
+}
+
+/* Outputs that the exporter left without memory get some; inputs that are also outputs keep the caller's. */
+enum tandem_status place_outputs(MethodState *state, const er::MethodMeta &meta, struct tandem_error *error) {
+  const Plan &plan = state->get_plan();
+  for (size_t i = 0; i < plan.outputs.size(); i++) {
+    const PlanTensor &output = plan.outputs[i];
+    bool is_input = false;
+    for (const PlanTensor &input : plan.inputs)
+      is_input = is_input || input.value == output.value;
+    auto info = meta.output_tensor_meta(output.position);
+    if (is_input || !info.ok() || info->is_memory_planned())
+      continue;
+    const er::EValue &value = state->method->get_output(output.position);
+    if (!value.isTensor() || value.toTensor().const_data_ptr())
+      continue;
+    size_t size = info->nbytes();
+    uint8_t *memory = allocate_planned(state, size);
+    OpenDoor open;
+    er::Error code = memory ? state->method->set_output_data_ptr(memory, size, output.position)
+                            : er::Error::MemoryAllocationFailed;
+    if (code != er::Error::Ok)
+      return explain(open.door, code, to_status(code), "memory for output", state->get_io().outputs[i].name,
+                     error);
+  }
+  return TANDEM_OK;
+}
+
+/* A value that is no tensor is part of the program: it is set to what the program says, since ExecuTorch
+ * runs no method with an input that was never set. */
+enum tandem_status set_constants(MethodState *state, struct tandem_error *error) {
+  const Plan &plan = state->get_plan();
+  size_t next = 0;
+  for (size_t i = 0; i < plan.input_count; i++) {
+    if (next < plan.inputs.size() && plan.inputs[next].position == i) {
+      next++;
+      continue;
+    }
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+    er::EValue value = state->method->get_input(i);
+#pragma GCC diagnostic pop
+    OpenDoor open;
+    er::Error code = state->method->set_input(value, i);
+    if (code != er::Error::Ok)
+      return explain(open.door, code, TANDEM_UNSUPPORTED, "an input that is no tensor, of method",
+                     plan.name.c_str(), error);
+  }
+  return TANDEM_OK;
+}
+
+enum tandem_status create_method(const std::shared_ptr<ProgramState> &program, const char *name,
+                                 const struct tandem_option *options, size_t option_count, MethodState *state,
+                                 struct tandem_error *error) {
+  enum tandem_status status = find_plan(*program, name, &state->plan, error);
+  if (status != TANDEM_OK)
+    return status;
+  state->program = program;
+  const Plan &plan = state->get_plan();
+  OpenDoor open;
+  auto meta = program->program->method_meta(plan.name.c_str());
+  if (!meta.ok())
+    return explain(open.door, meta.error(), TANDEM_BAD_PROGRAM, "method", name, error);
+  if (meta->num_inputs() != plan.input_count || meta->num_outputs() != plan.output_count)
+    return fail(error, TANDEM_BAD_PROGRAM, "method \"%s\": two methods have this name", name);
+  status = check_tensors(*state, error);
+  if (status == TANDEM_OK)
+    status = need_backends(plan, error);
+  if (status == TANDEM_OK)
+    status = need_kernels(plan, error);
+  if (status == TANDEM_OK)
+    status = give_options(state, options, option_count, error);
+  if (status == TANDEM_OK)
+    status = plan_memory(state, *meta, error);
+  if (status != TANDEM_OK)
+    return status;
+  open.door.log.clear();
+  auto method = program->program->load_method(plan.name.c_str(), &*state->manager, nullptr,
+                                              program->named_data, &state->option_map);
+  if (!method.ok())
+    return explain(open.door, method.error(), to_status(method.error()), "method", name, error);
+  state->method.emplace(std::move(*method));
+  state->loads = std::move(open.door.loads);
+  status = place_outputs(state, *meta, error);
+  if (status == TANDEM_OK)
+    status = set_constants(state, error);
+  return status;
+}
+
+/* ---------------------------------------------------------------- runs */
+
+std::string shape_text(const int64_t *shape, int32_t rank) {
+  std::string text = "[";
+  for (int32_t d = 0; d < rank; d++)
+    text += (d ? ", " : "") + std::to_string(shape[d]);
+  return text + "]";
+}
+
+std::string bounds_text(const struct tandem_io &io) {
+  std::string text = "[";
+  for (int32_t d = 0; d < io.rank; d++) {
+    text += d ? ", " : "";
+    if (io.min[d] != io.max[d])
+      text += std::to_string(io.min[d]) + "..";
+    text += io.max[d] == INT64_MAX ? "" : std::to_string(io.max[d]);
+  }
+  return text + "]";
+}
+
+/* Elements of a shape whose dimensions are not negative; false when the bytes do not fit in size_t. */
+bool count_bytes(const struct tandem_tensor &tensor, size_t *bytes) {
+  size_t count = tandem_dtype_size(tensor.dtype);
+  bool fits = true;
+  for (int32_t d = 0; d < tensor.rank; d++)
+    fits = !__builtin_mul_overflow(count, static_cast<size_t>(tensor.shape[d]), &count) && fits;
+  *bytes = count;
+  return fits || count == 0;
+}
+
+bool is_contiguous(const struct tandem_tensor &tensor) {
+  int64_t stride = 1;
+  for (int32_t d = tensor.rank; tensor.strides && d-- > 0;) {
+    if (tensor.shape[d] == 0)
+      return true;
+    if (tensor.shape[d] != 1 && tensor.strides[d] != stride)
+      return false;
+    if (__builtin_mul_overflow(stride, tensor.shape[d], &stride))
+      return false;
+  }
+  return true;
+}
+
+enum tandem_status check_input(const struct tandem_io &io, const struct tandem_tensor &tensor,
+                               struct tandem_error *error) {
+  size_t bytes = 0;
+  if (tensor.dtype != io.dtype)
+    return fail(error, TANDEM_INVALID_ARGUMENT, "input \"%s\" is %s: expected %s", io.name,
+                tandem_dtype_name(tensor.dtype), tandem_dtype_name(io.dtype));
+  if (tensor.rank != io.rank)
+    return fail(error, TANDEM_INVALID_ARGUMENT, "input \"%s\" has rank %d: expected %d, shape %s", io.name,
+                tensor.rank, io.rank, bounds_text(io).c_str());
+  for (int32_t d = 0; d < io.rank; d++)
+    if (tensor.shape[d] < io.min[d] || tensor.shape[d] > io.max[d] || tensor.shape[d] > INT32_MAX)
+      return fail(error, TANDEM_INVALID_ARGUMENT, "input \"%s\" has the shape %s: expected %s", io.name,
+                  shape_text(tensor.shape, tensor.rank).c_str(), bounds_text(io).c_str());
+  if (!is_contiguous(tensor))
+    return fail(error, TANDEM_INVALID_ARGUMENT, "input \"%s\" is not contiguous: copy it first", io.name);
+  if (!count_bytes(tensor, &bytes) || tensor.size < bytes || (bytes > 0 && !tensor.data))
+    return fail(error, TANDEM_INVALID_ARGUMENT, "input \"%s\" has %zu bytes%s: shape %s of %s needs %zu",
+                io.name, tensor.size, tensor.data ? "" : " at NULL",
+                shape_text(tensor.shape, tensor.rank).c_str(), tandem_dtype_name(tensor.dtype), bytes);
+  return TANDEM_OK;
+}
+
+er::Error set_input(er::Method *method, const struct tandem_tensor &tensor, size_t position) {
+  using executorch::aten::TensorImpl;
+  static char nothing[16]; /* ExecuTorch wants an address for no elements too */
+  TensorImpl::SizesType sizes[TANDEM_MAX_RANK] = {};
+  TensorImpl::StridesType strides[TANDEM_MAX_RANK] = {};
+  TensorImpl::DimOrderType order[TANDEM_MAX_RANK] = {};
+  TensorImpl::StridesType stride = 1;
+  for (int32_t d = tensor.rank; d-- > 0;) {
+    sizes[d] = static_cast<TensorImpl::SizesType>(tensor.shape[d]);
+    order[d] = static_cast<TensorImpl::DimOrderType>(d);
+    strides[d] = stride;
+    if (__builtin_mul_overflow(stride, sizes[d], &stride))
+      stride = 0;
+  }
+  TensorImpl impl(static_cast<executorch::aten::ScalarType>(tensor.dtype), tensor.rank, sizes,
+                  tensor.data ? tensor.data : nothing, order, strides);
+  return method->set_input(er::EValue(executorch::aten::Tensor(&impl)), position);
+}
+
+enum tandem_status take_output(MethodState *state, size_t index, const struct tandem_run_desc *run,
+                               struct tandem_error *error) {
+  const PlanTensor &planned = state->get_plan().outputs[index];
+  const struct tandem_io &io = state->get_io().outputs[index];
+  struct tandem_tensor *out = &run->outputs[index];
+  const er::EValue &value = state->method->get_output(planned.position);
+  if (!value.isTensor())
+    return fail(error, TANDEM_INTERNAL, "output \"%s\" is not a tensor after the run", io.name);
+  const executorch::aten::Tensor &tensor = value.toTensor();
+  struct tandem_tensor real = *out;
+  real.rank = static_cast<int32_t>(tensor.dim());
+  real.strides = nullptr;
+  bool same_shape = real.rank == out->rank;
+  for (int32_t d = 0; d < real.rank && d < TANDEM_MAX_RANK; d++) {
+    real.shape[d] = tensor.size(d);
+    same_shape = same_shape && real.shape[d] == out->shape[d];
+  }
+  size_t bytes = tensor.nbytes();
+  if (run->resize && (!same_shape || !out->data || out->size < bytes)) {
+    enum tandem_status status = run->resize(run->resize_user, index, &real);
+    if (status != TANDEM_OK)
+      return fail(error, status, "output \"%s\" could not be resized to %s", io.name,
+                  shape_text(real.shape, real.rank).c_str());
+  }
+  *out = real;
+  if (!out->data && !run->resize) {
+    out->data = const_cast<void *>(tensor.const_data_ptr());
+    out->size = bytes;
+    return TANDEM_OK;
+  }
+  if (out->size < bytes || (bytes > 0 && !out->data))
+    return fail(error, TANDEM_INVALID_ARGUMENT,
+                "output \"%s\" has room for %zu bytes: its shape %s of %s needs %zu", io.name, out->size,
+                shape_text(real.shape, real.rank).c_str(), tandem_dtype_name(io.dtype), bytes);
+  if (bytes > 0)
+    memcpy(out->data, tensor.const_data_ptr(), bytes);
+  return TANDEM_OK;
+}
+
+enum tandem_status run_method(MethodState *state, const struct tandem_run_desc *run,
+                              struct tandem_error *error) {
+  const Plan &plan = state->get_plan();
+  const MethodIo &io = state->get_io();
+  if (run->input_count != io.inputs.size() || run->output_count != io.outputs.size())
+    return fail(error, TANDEM_INVALID_ARGUMENT,
+                "%zu inputs and %zu outputs: method \"%s\" has %zu and %zu that are tensors",
+                run->input_count, run->output_count, plan.name.c_str(), io.inputs.size(), io.outputs.size());
+  if ((run->input_count && !run->inputs) || (run->output_count && !run->outputs))
+    return fail(error, TANDEM_INVALID_ARGUMENT, "inputs or outputs is NULL");
+  for (size_t i = 0; i < run->input_count; i++) {
+    enum tandem_status status = check_input(io.inputs[i], run->inputs[i], error);
+    if (status != TANDEM_OK)
+      return status;
+  }
+  for (size_t i = 0; i < run->output_count; i++) {
+    if (run->outputs[i].dtype != io.outputs[i].dtype)
+      return fail(error, TANDEM_INVALID_ARGUMENT, "output \"%s\" is %s: expected %s", io.outputs[i].name,
+                  tandem_dtype_name(run->outputs[i].dtype), tandem_dtype_name(io.outputs[i].dtype));
+    if (!is_contiguous(run->outputs[i]))
+      return fail(error, TANDEM_INVALID_ARGUMENT, "output \"%s\" is not contiguous: expected no strides",
+                  io.outputs[i].name);
+  }
+  std::lock_guard<std::mutex> lock(state->lock);
+  OpenDoor open;
+  for (size_t i = 0; i < run->input_count; i++) {
+    er::Error code = set_input(&*state->method, run->inputs[i], plan.inputs[i].position);
+    if (code != er::Error::Ok)
+      return explain(open.door, code, to_status(code), "input", io.inputs[i].name, error);
+  }
+  er::Error code = state->method->execute();
+  if (code != er::Error::Ok)
+    return explain(open.door, code, to_status(code), "run of method", plan.name.c_str(), error);
+  for (size_t i = 0; i < run->output_count; i++) {
+    enum tandem_status status = take_output(state, i, run, error);
+    if (status != TANDEM_OK)
+      return status;
+  }
+  return TANDEM_OK;
+}
+
+/* Runs `body`, which may throw, as the inside of an exported function. */
+template <typename Body> enum tandem_status guard(struct tandem_error *error, Body body) {
+  NoCancel no_cancel;
+  clear(error);
+  try {
+    return body();
+  } catch (const std::bad_alloc &) {
+    return fail(error, TANDEM_OUT_OF_MEMORY, "no memory left for a description or a name");
+  } catch (const std::exception &problem) {
+    return fail(error, TANDEM_INTERNAL, "unexpected: %s", problem.what());
+  } catch (...) {
+    return fail(error, TANDEM_INTERNAL, "unexpected exception");
+  }
+}
+
+} // namespace
+
+struct tandem_method {
+  MethodState state;
+};
+
+/* ---------------------------------------------------------------- what is exported */
+
+const char *tandem_executorch_version(void) {
+  try {
+    return place().version.c_str();
+  } catch (...) {
+    return TANDEM_EXECUTORCH_BUILT;
+  }
+}
+
+const char *tandem_executorch_path(void) {
+  try {
+    return place().path.c_str();
+  } catch (...) {
+    return "";
+  }
+}
+
+enum tandem_status tandem_program_create(const struct tandem_program_desc *desc,
+                                         struct tandem_program **program, struct tandem_error *error) {
+  return guard(
+      error, [&]() -> enum tandem_status {
+        if (!program)
+          return fail(error, TANDEM_INVALID_ARGUMENT, "program is NULL");
+        *program = nullptr;
+        if (!desc || desc->struct_size != sizeof(*desc))
+          return fail(error, TANDEM_INVALID_ARGUMENT, "desc->struct_size is %zu: expected %zu",
+                      desc ? desc->struct_size : 0, sizeof(*desc));
+        if (!desc->path == !desc->bytes)
+          return fail(error, TANDEM_INVALID_ARGUMENT, "expected either a path or bytes");
+        if (desc->data_path_count && !desc->data_paths)
+          return fail(error, TANDEM_INVALID_ARGUMENT, "data_paths is NULL");
+        auto created = std::make_unique<struct tandem_program>();
+        enum tandem_status status = create_program(desc, &created->state, error);
+        if (status == TANDEM_OK)
+          *program = created.release();
+        return status;
+      });
+}
+
+void tandem_program_destroy(struct tandem_program *program) {
+  NoCancel no_cancel;
+  delete program;
+}
+
+size_t tandem_program_method_count(const struct tandem_program *program) {
+  return program ? program->state->plans.size() : 0;
+}
+
+const char *tandem_program_method_name(const struct tandem_program *program, size_t index) {
+  return index < tandem_program_method_count(program) ? program->state->plans[index].name.c_str() : nullptr;
+}
+
+enum tandem_status tandem_program_method_io(struct tandem_program *program, const char *method,
+                                            const struct tandem_io **inputs, size_t *input_count,
+                                            const struct tandem_io **outputs, size_t *output_count,
+                                            struct tandem_error *error) {
+  if (inputs)
+    *inputs = nullptr;
+  if (input_count)
+    *input_count = 0;
+  if (outputs)
+    *outputs = nullptr;
+  if (output_count)
+    *output_count = 0;
+  return guard(
+      error, [&]() -> enum tandem_status {
+        size_t index = 0;
+        if (!program || !method)
+          return fail(error, TANDEM_INVALID_ARGUMENT, "program or method is NULL");
+        enum tandem_status status = find_plan(*program->state, method, &index, error);
+        if (status != TANDEM_OK)
+          return status;
+        const MethodIo &io = *program->state->io[index];
+        if (inputs)
+          *inputs = io.inputs.data();
+        if (input_count)
+          *input_count = io.inputs.size();
+        if (outputs)
+          *outputs = io.outputs.data();
+        if (output_count)
+          *output_count = io.outputs.size();
+        return TANDEM_OK;
+      });
+}
+
+enum tandem_status tandem_program_delegates(struct tandem_program *program, const char *method,
+                                            const struct tandem_delegate **delegates, size_t *count,
+                                            struct tandem_error *error) {
+  if (delegates)
+    *delegates = nullptr;
+  if (count)
+    *count = 0;
+  return guard(
+      error, [&]() -> enum tandem_status {
+        size_t index = 0;
+        if (!program || !method)
+          return fail(error, TANDEM_INVALID_ARGUMENT, "program or method is NULL");
+        ProgramState *state = program->state.get();
+        enum tandem_status status = find_plan(*state, method, &index, error);
+        if (status != TANDEM_OK)
+          return status;
+        std::lock_guard<std::mutex> lock(state->lock);
+        if (!state->delegates_read[index])
+          status = read_delegates(state, index, error);
+        if (status != TANDEM_OK)
+          return status;
+        if (delegates)
+          *delegates = state->delegates[index].data();
+        if (count)
+          *count = state->delegates[index].size();
+        return TANDEM_OK;
+      });
+}
+
+enum tandem_status tandem_method_create(struct tandem_program *program, const char *name,
+                                        const struct tandem_option *options, size_t option_count,
+                                        struct tandem_method **method, struct tandem_error *error) {
+  return guard(
+      error, [&]() -> enum tandem_status {
+        if (!method)
+          return fail(error, TANDEM_INVALID_ARGUMENT, "method is NULL");
+        *method = nullptr;
+        if (!program || !name || (option_count && !options))
+          return fail(error, TANDEM_INVALID_ARGUMENT, "program, name or options is NULL");
+        auto created = std::make_unique<struct tandem_method>();
+        enum tandem_status status =
+            create_method(program->state, name, options, option_count, &created->state, error);
+        if (status == TANDEM_OK)
+          *method = created.release();
+        return status;
+      });
+}
+
+void tandem_method_destroy(struct tandem_method *method) {
+  NoCancel no_cancel;
+  delete method;
+}
+
+enum tandem_status tandem_method_run(struct tandem_method *method, const struct tandem_run_desc *run,
+                                     struct tandem_error *error) {
+  return guard(
+      error, [&]() -> enum tandem_status {
+        if (!method || !run || run->struct_size != sizeof(*run))
+          return fail(error, TANDEM_INVALID_ARGUMENT,
+                      "method is NULL, or run->struct_size is %zu: expected %zu", run ? run->struct_size : 0,
+                      sizeof(*run));
+        return run_method(&method->state, run, error);
+      });
+}
+
+enum tandem_status tandem_method_reset(struct tandem_method *method, struct tandem_error *error) {
+  return guard(
+      error, [&]() -> enum tandem_status {
+        if (!method)
+          return fail(error, TANDEM_INVALID_ARGUMENT, "method is NULL");
+        std::lock_guard<std::mutex> lock(method->state.lock);
+        for (struct tandem_load *load : method->state.loads) {
+          enum tandem_status status = tandem_load_reset(load, error);
+          if (status != TANDEM_OK)
+            return status;
+        }
+        return TANDEM_OK;
+      });
+}
+
+struct tandem_load *tandem_method_load(struct tandem_method *method, size_t index) {
+  return method && index < method->state.loads.size() ? method->state.loads[index] : nullptr;
+}

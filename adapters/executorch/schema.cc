@@ -1,0 +1,307 @@
+/* What a program and its data files say about themselves, read from their flatbuffers.
+ *
+ * The headers are generated from the schemas of the ExecuTorch that tandem is built against, into namespaces
+ * of their own: libexecutorch exports functions of the same classes compiled with another FlatBuffers, and
+ * two layouts under one name would be a silent disaster.
+ *
+ * Nothing is read before FlatBuffers' verifier has passed the whole buffer. The verifier says nothing of
+ * meaning, so every index is checked here. Everything is copied out, with limits: a small hostile file can
+ * name one long string a hundred thousand times.
+ *
+ * ExecuTorch verifies programs but not data files (.ptd), which it then follows without a check; check_data
+ * closes that gap before ExecuTorch sees them.
+ */
+#include "adapter.h"
+
+#include "flat_tensor_generated.h"
+#include "program_generated.h"
+
+#include <tandem/tandem.h>
+
+#include <cstdarg>
+#include <cstdio>
+#include <cstring>
+
+namespace tandem {
+
+namespace {
+
+namespace pte = tandem_pte;
+namespace ptd = tandem_ptd;
+
+constexpr size_t name_limit = 255;
+constexpr size_t list_limit = 65536; /* delegates, operators, inputs or outputs of one method */
+constexpr uint64_t magic_offset = 8; /* of an extended header: after the root offset and the identifier */
+
+template <typename Number> Number read_number(const void *bytes, size_t offset) {
+  Number number;
+  memcpy(&number, static_cast<const char *>(bytes) + offset, sizeof(number));
+  return number;
+}
+
+bool refuse(std::string *why, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+bool refuse(std::string *why, const char *format, ...) {
+  char text[512];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(text, sizeof(text), format, arguments);
+  va_end(arguments);
+  *why = text;
+  return false;
+}
+
+template <typename Vector> size_t count_of(const Vector *vector) {
+  return vector ? vector->size() : 0;
+}
+
+bool fits(uint64_t base, uint64_t offset, uint64_t size, uint64_t limit) {
+  uint64_t start;
+  uint64_t end;
+  return !__builtin_add_overflow(base, offset, &start) && !__builtin_add_overflow(start, size, &end) &&
+         end <= limit;
+}
+
+std::string copy_text(const flatbuffers::String *text) {
+  if (!text)
+    return std::string();
+  return std::string(text->c_str(), strnlen(text->c_str(), name_limit));
+}
+
+/* An identifier, which must be whole to mean anything. */
+bool copy_name(const flatbuffers::String *text, const char *what, std::string *name, std::string *why) {
+  if (!text || text->size() == 0)
+    return refuse(why, "%s has no name", what);
+  if (text->size() > name_limit || strlen(text->c_str()) != text->size())
+    return refuse(why, "%s has a name of %u bytes: expected at most %zu without a NUL", what, text->size(),
+                  name_limit);
+  *name = text->str();
+  return true;
+}
+
+bool read_tensors(const pte::ExecutionPlan *plan, const flatbuffers::Vector<int32_t> *indices,
+                  const char *what, std::vector<PlanTensor> *tensors, std::string *why) {
+  size_t value_count = count_of(plan->values());
+  size_t count = count_of(indices);
+  if (count > list_limit)
+    return refuse(why, "%zu %ss: expected at most %zu", count, what, list_limit);
+  for (size_t i = 0; i < count; i++) {
+    int32_t index = indices->Get(static_cast<flatbuffers::uoffset_t>(i));
+    if (index < 0 || static_cast<size_t>(index) >= value_count)
+      return refuse(why, "%s %zu is value %d of %zu", what, i, index, value_count);
+    const pte::EValue *value = plan->values()->Get(static_cast<flatbuffers::uoffset_t>(index));
+    const pte::Tensor *tensor = value ? value->val_as_Tensor() : nullptr;
+    if (!tensor)
+      continue;
+    if (count_of(tensor->sizes()) > TANDEM_MAX_RANK)
+      return refuse(why, "%s %zu has rank %zu: expected at most %d", what, i, count_of(tensor->sizes()),
+                    TANDEM_MAX_RANK);
+    PlanTensor entry;
+    entry.position = i;
+    entry.value = index;
+    entry.dtype = static_cast<int32_t>(tensor->scalar_type());
+    if (tensor->extra_tensor_info())
+      entry.name = copy_text(tensor->extra_tensor_info()->fully_qualified_name());
+    for (size_t d = 0; d < count_of(tensor->sizes()); d++) {
+      int32_t size = tensor->sizes()->Get(static_cast<flatbuffers::uoffset_t>(d));
+      if (size < 0)
+        return refuse(why, "%s %zu has the size %d in dimension %zu", what, i, size, d);
+      entry.sizes.push_back(size);
+    }
+    entry.in_order = true;
+    for (size_t d = 0; d < count_of(tensor->dim_order()); d++)
+      if (tensor->dim_order()->Get(static_cast<flatbuffers::uoffset_t>(d)) != d)
+        entry.in_order = false;
+    switch (tensor->shape_dynamism()) {
+    case pte::TensorShapeDynamism_STATIC:
+      entry.shape = PlanTensor::fixed;
+      break;
+    case pte::TensorShapeDynamism_DYNAMIC_BOUND:
+      entry.shape = PlanTensor::bounded;
+      break;
+    case pte::TensorShapeDynamism_DYNAMIC_UNBOUND:
+      entry.shape = PlanTensor::unbounded;
+      break;
+    default:
+      return refuse(why, "%s %zu has the unknown shape dynamism %d", what, i,
+                    static_cast<int>(tensor->shape_dynamism()));
+    }
+    tensors->push_back(std::move(entry));
+  }
+  return true;
+}
+
+bool read_delegate(const pte::Program *program, const pte::BackendDelegate *delegate, const char *base,
+                   const Layout &layout, uint64_t file_size, PlanDelegate *out, std::string *why) {
+  if (!delegate || !copy_name(delegate->id(), "a delegate", &out->backend, why))
+    return delegate ? false : refuse(why, "a delegate is missing");
+  const pte::BackendDelegateDataReference *reference = delegate->processed();
+  if (!reference)
+    return refuse(why, "the delegate for %s has no payload", out->backend.c_str());
+  uint32_t index = reference->index();
+  if (reference->location() == pte::DataLocation_SEGMENT) {
+    if (index >= count_of(program->segments()) || !program->segments()->Get(index))
+      return refuse(why, "the delegate for %s is in segment %u of %zu", out->backend.c_str(), index,
+                    count_of(program->segments()));
+    const pte::DataSegment *segment = program->segments()->Get(index);
+    if (layout.segment_base == 0 || !fits(layout.segment_base, segment->offset(), segment->size(), file_size))
+      return refuse(
+          why,
+          "segment %u, the payload of %s, has offset %llu and size %llu after %llu: expected to end "
+          "within the file's %llu bytes; the file may be cut short",
+          index, out->backend.c_str(), static_cast<unsigned long long>(segment->offset()),
+          static_cast<unsigned long long>(segment->size()),
+          static_cast<unsigned long long>(layout.segment_base), static_cast<unsigned long long>(file_size));
+    out->in_segment = true;
+    out->file_offset = layout.segment_base + segment->offset();
+    out->size = segment->size();
+    return true;
+  }
+  if (reference->location() != pte::DataLocation_INLINE)
+    return refuse(why, "the delegate for %s is at the unknown location %d", out->backend.c_str(),
+                  static_cast<int>(reference->location()));
+  if (index >= count_of(program->backend_delegate_data()) || !program->backend_delegate_data()->Get(index) ||
+      !program->backend_delegate_data()->Get(index)->data())
+    return refuse(why, "the delegate for %s is inline data %u of %zu", out->backend.c_str(), index,
+                  count_of(program->backend_delegate_data()));
+  const flatbuffers::Vector<uint8_t> *data = program->backend_delegate_data()->Get(index)->data();
+  out->in_segment = false;
+  out->file_offset = static_cast<uint64_t>(reinterpret_cast<const char *>(data->Data()) - base);
+  out->size = data->size();
+  return true;
+}
+
+bool read_plan(const pte::Program *program, const pte::ExecutionPlan *source, const char *base,
+               const Layout &layout, uint64_t file_size, Plan *plan, std::string *why) {
+  if (!copy_name(source->name(), "a method", &plan->name, why))
+    return false;
+  plan->input_count = count_of(source->inputs());
+  plan->output_count = count_of(source->outputs());
+  if (!read_tensors(source, source->inputs(), "input", &plan->inputs, why) ||
+      !read_tensors(source, source->outputs(), "output", &plan->outputs, why))
+    return false;
+  if (count_of(source->operators()) > list_limit || count_of(source->delegates()) > list_limit)
+    return refuse(why, "%zu operators and %zu delegates: expected at most %zu of each",
+                  count_of(source->operators()), count_of(source->delegates()), list_limit);
+  for (size_t i = 0; i < count_of(source->operators()); i++) {
+    const pte::Operator *op = source->operators()->Get(static_cast<flatbuffers::uoffset_t>(i));
+    std::string name;
+    if (!op || !copy_name(op->name(), "an operator", &name, why))
+      return op ? false : refuse(why, "an operator is missing");
+    if (op->overload() && op->overload()->size() > 0)
+      name += "." + copy_text(op->overload());
+    plan->operators.push_back(std::move(name));
+  }
+  for (size_t i = 0; i < count_of(source->delegates()); i++) {
+    PlanDelegate delegate;
+    if (!read_delegate(program, source->delegates()->Get(static_cast<flatbuffers::uoffset_t>(i)), base,
+                       layout, file_size, &delegate, why))
+      return false;
+    plan->delegates.push_back(std::move(delegate));
+  }
+  return true;
+}
+
+} // namespace
+
+bool read_layout(const void *head, size_t size, uint64_t file_size, Layout *layout, std::string *why) {
+  if (size < head_size || file_size < head_size)
+    return refuse(why, "%llu bytes: a program has at least %zu", static_cast<unsigned long long>(file_size),
+                  head_size);
+  if (memcmp(static_cast<const char *>(head) + 4, "ET12", 4) != 0)
+    return refuse(why, "bytes 4 to 7 are not \"ET12\": not an ExecuTorch program");
+  layout->program_size = file_size;
+  layout->segment_base = 0;
+  if (memcmp(static_cast<const char *>(head) + magic_offset, "eh00", 4) != 0)
+    return true;
+  uint32_t length = read_number<uint32_t>(head, magic_offset + 4);
+  if (length < 24)
+    return refuse(why, "the extended header has %u bytes: expected at least 24", length);
+  layout->program_size = read_number<uint64_t>(head, magic_offset + 8);
+  layout->segment_base = read_number<uint64_t>(head, magic_offset + 16);
+  if (layout->program_size < head_size || layout->program_size > file_size ||
+      layout->segment_base > file_size)
+    return refuse(why,
+                  "the header tells of %llu bytes of program and segments from %llu on: expected both within "
+                  "the file's %llu bytes; the file may be cut short",
+                  static_cast<unsigned long long>(layout->program_size),
+                  static_cast<unsigned long long>(layout->segment_base),
+                  static_cast<unsigned long long>(file_size));
+  return true;
+}
+
+bool read_plans(const void *bytes, const Layout &layout, uint64_t file_size, std::vector<Plan> *plans,
+                std::string *why) {
+  size_t size = static_cast<size_t>(layout.program_size);
+  if (size >= FLATBUFFERS_MAX_BUFFER_SIZE)
+    return refuse(why, "%zu bytes of program: expected less than %zu", size,
+                  static_cast<size_t>(FLATBUFFERS_MAX_BUFFER_SIZE));
+  flatbuffers::Verifier verifier(static_cast<const uint8_t *>(bytes), size);
+  if (!pte::VerifyProgramBuffer(verifier))
+    return refuse(why, "the program's flatbuffer is not consistent; the file may be damaged or cut short");
+  const pte::Program *program = pte::GetProgram(bytes);
+  if (count_of(program->execution_plan()) > list_limit)
+    return refuse(why, "%zu methods: expected at most %zu", count_of(program->execution_plan()), list_limit);
+  for (size_t i = 0; i < count_of(program->execution_plan()); i++) {
+    Plan plan;
+    const pte::ExecutionPlan *source = program->execution_plan()->Get(static_cast<flatbuffers::uoffset_t>(i));
+    if (!source ||
+        !read_plan(program, source, static_cast<const char *>(bytes), layout, file_size, &plan, why))
+      return source ? false : refuse(why, "method %zu is missing", i);
+    plans->push_back(std::move(plan));
+  }
+  return true;
+}
+
+bool read_data_layout(const void *head, size_t size, uint64_t file_size, DataLayout *layout,
+                      std::string *why) {
+  if (size < head_size || file_size < head_size)
+    return refuse(why, "%llu bytes: a data file has at least %zu", static_cast<unsigned long long>(file_size),
+                  head_size);
+  if (memcmp(static_cast<const char *>(head) + magic_offset, "FH01", 4) != 0)
+    return refuse(why, "bytes 8 to 11 are not \"FH01\": not an ExecuTorch data file");
+  uint64_t offset = read_number<uint64_t>(head, magic_offset + 8);
+  uint64_t length = read_number<uint64_t>(head, magic_offset + 16);
+  layout->segment_base = read_number<uint64_t>(head, magic_offset + 24);
+  /* The header was put into the flatbuffer behind its first bytes: the buffer starts where the file does. */
+  if (__builtin_add_overflow(offset, length, &layout->buffer_size) || layout->buffer_size > file_size ||
+      layout->buffer_size < head_size || layout->buffer_size >= FLATBUFFERS_MAX_BUFFER_SIZE ||
+      layout->segment_base > file_size)
+    return refuse(why,
+                  "the header tells of %llu bytes at %llu and segments from %llu on: expected all within the "
+                  "file's %llu bytes; the file may be cut short",
+                  static_cast<unsigned long long>(length), static_cast<unsigned long long>(offset),
+                  static_cast<unsigned long long>(layout->segment_base),
+                  static_cast<unsigned long long>(file_size));
+  return true;
+}
+
+bool check_data(const void *buffer, const DataLayout &layout, uint64_t file_size, std::string *why) {
+  flatbuffers::Verifier verifier(static_cast<const uint8_t *>(buffer),
+                                 static_cast<size_t>(layout.buffer_size));
+  if (!ptd::VerifyFlatTensorBuffer(verifier))
+    return refuse(why, "the data file's flatbuffer is not consistent; the file may be damaged or cut short");
+  const ptd::FlatTensor *file = ptd::GetFlatTensor(buffer);
+  if (!file->segments() || !file->named_data())
+    return refuse(why, "the data file has no segments or no names");
+  for (const ptd::DataSegment *segment : *file->segments())
+    if (!fits(layout.segment_base, segment->offset(), segment->size(), file_size))
+      return refuse(why, "a segment of %llu bytes at %llu ends beyond the file's %llu bytes",
+                    static_cast<unsigned long long>(segment->size()),
+                    static_cast<unsigned long long>(segment->offset()),
+                    static_cast<unsigned long long>(file_size));
+  for (const ptd::NamedData *entry : *file->named_data()) {
+    if (!entry->key() || entry->segment_index() >= file->segments()->size())
+      return refuse(why, "\"%s\" is in segment %u of %u", copy_text(entry->key()).c_str(),
+                    entry->segment_index(), file->segments()->size());
+    const ptd::TensorLayout *tensor = entry->tensor_layout();
+    if (tensor &&
+        (!tensor->sizes() || !tensor->dim_order() || tensor->sizes()->size() != tensor->dim_order()->size() ||
+         tensor->sizes()->size() > TANDEM_MAX_RANK))
+      return refuse(why, "\"%s\" has sizes and a dim order that do not match",
+                    copy_text(entry->key()).c_str());
+  }
+  return true;
+}
+
+} // namespace tandem
