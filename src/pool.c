@@ -385,110 +385,82 @@ static enum tandem_status build_private(const struct td_want *want, struct td_le
 
 /* ---------------------------------------------------------------- waits */
 
-/* One thread's wait for the pool to change. Begins and ends with the lock held, but is outside it around the
- * hooks and the lines; `deadline` is 0 or a td_now_ns. */
+/* One thread's wait for a flight (`waiter` is linked into the entry) or for a teardown (`waiter` is NULL). */
 struct wait {
-  uint64_t begin;
-  uint64_t deadline;
-  uint64_t next_line;
+  const struct td_want *want;
+  struct td_entry *entry; /* not to be touched once the wait is over */
+  struct waiter *waiter;
+  uint64_t id;                         /* of the entry */
+  uint64_t begin, deadline, next_line; /* td_now_ns; deadline 0: none */
 };
 
-static void begin_wait(struct wait *wait, uint64_t timeout_ms) {
-  wait->begin = td_now_ns();
-  wait->deadline = timeout_ms > 0 ? wait->begin + timeout_ms * NS_PER_MS : 0;
-  wait->next_line = wait->begin + WAIT_LINE_NS;
+static bool goes_on_locked(const struct wait *wait) {
+  if (wait->waiter != NULL)
+    return wait->waiter->state == WAITER_WAITS;
+  for (const struct td_entry *entry = pool.entries; entry != NULL; entry = entry->next)
+    if (entry->id == wait->id)
+      return true;
+  return false;
 }
 
-static bool is_over(const struct wait *wait) {
-  return wait->deadline != 0 && td_now_ns() >= wait->deadline;
+static void remove_waiter_locked(struct td_entry *entry, struct waiter *waiter) {
+  struct waiter **place = &entry->waiters;
+  while (*place != waiter)
+    place = &(*place)->next;
+  *place = waiter->next;
+}
+
+/* The turn to build for oneself because the wait takes too long: one thread at a time. */
+static bool take_turn_locked(const struct wait *wait) {
+  if (wait->deadline == 0 || td_now_ns() < wait->deadline || pool.alone)
+    return false;
+  if (wait->waiter != NULL)
+    remove_waiter_locked(wait->entry, wait->waiter);
+  pool.alone = true;
+  return true;
 }
 
 /* Sleeps until something changed, the deadline passed, or a line is due. */
 static void sleep_locked(const struct wait *wait) {
-  uint64_t until = wait->next_line;
-  if (wait->deadline != 0 && wait->deadline < until && td_now_ns() < wait->deadline)
-    until = wait->deadline;
-  td_cond_wait_until(&pool.changed, &pool.lock, until);
+  bool before = wait->deadline != 0 && td_now_ns() < wait->deadline;
+  td_cond_wait_until(&pool.changed, &pool.lock,
+                     before && wait->deadline < wait->next_line ? wait->deadline : wait->next_line);
 }
 
-static void tell_wait(struct wait *wait, const struct td_want *want, uint64_t id, const char *what) {
+static void tell_wait(struct wait *wait) {
+  const struct td_want *want = wait->want;
   wait->next_line += WAIT_LINE_NS;
   td_wait_end();
-  td_lines_add(want->lines, TANDEM_LOG_WARNING, "has waited %.0f s for %s of engine %llu (%s on %s)",
-               (double)(td_now_ns() - wait->begin) * 1e-9, what, (unsigned long long)id,
-               want->key.vendor->name, want->key.resolution->device);
+  td_lines_add(want->lines, TANDEM_LOG_WARNING, "has waited %.0f s for the %s of engine %llu (%s on %s)",
+               (double)(td_now_ns() - wait->begin) * 1e-9, wait->waiter != NULL ? "build" : "teardown",
+               (unsigned long long)wait->id, want->key.vendor->name, want->key.resolution->device);
   td_lines_deliver(want->lines);
   td_wait_begin();
 }
 
-static void remove_waiter_locked(struct td_entry *entry, struct waiter *waiter) {
-  for (struct waiter **place = &entry->waiters; *place != NULL; place = &(*place)->next)
-    if (*place == waiter) {
-      *place = waiter->next;
-      return;
-    }
-}
-
-/* Waits for a flight; called with the lock held and the waiter linked, returns without it. True: the flight
- * took too long, and this thread has the turn to build for itself. */
-static bool wait_for_flight(struct td_entry *entry, struct waiter *waiter, struct td_got *got) {
-  const struct td_want *want = waiter->want;
-  uint64_t id = entry->id;
-  struct wait wait;
-  bool alone = false;
-  begin_wait(&wait, want->flight_timeout_ms);
+/* Called with the lock held, returns without it. True: this thread has the turn to build for itself. */
+static bool wait_for(struct td_entry *entry, struct waiter *waiter, const struct td_want *want,
+                     struct td_got *got) {
+  uint64_t begin = td_now_ns();
+  struct wait wait = {.want = want, .entry = entry, .waiter = waiter, .id = entry->id, .begin = begin};
+  if (want->flight_timeout_ms > 0 && want->flight_timeout_ms < (UINT64_MAX - begin) / NS_PER_MS)
+    wait.deadline = begin + want->flight_timeout_ms * NS_PER_MS;
+  wait.next_line = begin + WAIT_LINE_NS;
   td_mutex_unlock(&pool.lock);
   td_wait_begin();
   td_mutex_lock(&pool.lock);
-  while (waiter->state == WAITER_WAITS) {
-    if (is_over(&wait) && !pool.alone) {
-      remove_waiter_locked(entry, waiter);
-      alone = pool.alone = true;
-      break;
-    }
+  bool alone = false;
+  while (goes_on_locked(&wait) && !(alone = take_turn_locked(&wait))) {
     sleep_locked(&wait);
-    if (waiter->state == WAITER_WAITS && td_now_ns() >= wait.next_line) {
+    if (goes_on_locked(&wait) && td_now_ns() >= wait.next_line) {
       td_mutex_unlock(&pool.lock);
-      tell_wait(&wait, want, id, "the flight");
+      tell_wait(&wait);
       td_mutex_lock(&pool.lock);
     }
   }
   td_mutex_unlock(&pool.lock);
   td_wait_end();
-  got->wait_seconds += (double)(td_now_ns() - wait.begin) * 1e-9;
-  return alone;
-}
-
-static bool is_closing_locked(uint64_t id) {
-  for (const struct td_entry *entry = pool.entries; entry != NULL; entry = entry->next)
-    if (entry->id == id)
-      return entry->state == TD_ENTRY_CLOSING;
-  return false;
-}
-
-/* The same for a teardown. */
-static bool wait_for_teardown(uint64_t id, const struct td_want *want, struct td_got *got) {
-  struct wait wait;
-  bool alone = false;
-  begin_wait(&wait, want->flight_timeout_ms);
-  td_mutex_unlock(&pool.lock);
-  td_wait_begin();
-  td_mutex_lock(&pool.lock);
-  while (is_closing_locked(id)) {
-    if (is_over(&wait) && !pool.alone) {
-      alone = pool.alone = true;
-      break;
-    }
-    sleep_locked(&wait);
-    if (is_closing_locked(id) && td_now_ns() >= wait.next_line) {
-      td_mutex_unlock(&pool.lock);
-      tell_wait(&wait, want, id, "the teardown");
-      td_mutex_lock(&pool.lock);
-    }
-  }
-  td_mutex_unlock(&pool.lock);
-  td_wait_end();
-  got->wait_seconds += (double)(td_now_ns() - wait.begin) * 1e-9;
+  got->wait_seconds += (double)(td_now_ns() - begin) * 1e-9;
   return alone;
 }
 
@@ -560,12 +532,14 @@ static enum outcome look(const struct td_want *want, struct td_entry **fresh, st
     got->shared = true;
     return reject_moved(want, lease) ? OUTCOME_LOOK_AGAIN : OUTCOME_DONE;
   }
-  if (entry->state == TD_ENTRY_CLOSING)
-    return wait_for_teardown(entry->id, want, got) ? OUTCOME_ALONE : OUTCOME_LOOK_AGAIN;
   struct waiter waiter = {.next = entry->waiters, .want = want, .lease = lease};
-  entry->waiters = &waiter;
-  if (wait_for_flight(entry, &waiter, got))
+  bool closing = entry->state == TD_ENTRY_CLOSING;
+  if (!closing)
+    entry->waiters = &waiter;
+  if (wait_for(entry, closing ? NULL : &waiter, want, got))
     return OUTCOME_ALONE;
+  if (closing)
+    return OUTCOME_LOOK_AGAIN;
   if (waiter.state == WAITER_GRANTED)
     got->shared = got->joined = true;
   if (waiter.state == WAITER_FAILED)
