@@ -296,20 +296,20 @@ static enum tandem_status check_dtype(const struct tandem_tensor *tensor, const 
 
 static enum tandem_status check_layout(const struct tandem_tensor *tensor, const struct tandem_io *io,
                                        size_t index, struct tandem_error *error) {
-  int64_t expected = 1;
+  uint64_t expected = 1;
   if (tensor->strides == NULL)
     return TANDEM_OK;
   for (int32_t d = 0; d < tensor->rank; d++)
     if (tensor->shape[d] == 0)
       return TANDEM_OK;
   for (int32_t d = tensor->rank - 1; d >= 0; d--) {
-    if (tensor->shape[d] != 1 && tensor->strides[d] != expected)
+    if (tensor->shape[d] != 1 && (uint64_t)tensor->strides[d] != expected)
       return td_fail(
           error, TANDEM_INVALID_ARGUMENT,
-          "input %zu (%s) is not contiguous: dimension %d has stride %lld elements, expected %lld; pass a "
+          "input %zu (%s) is not contiguous: dimension %d has stride %lld elements, expected %llu; pass a "
           "contiguous copy",
-          index, io->name, d, (long long)tensor->strides[d], (long long)expected);
-    expected *= tensor->shape[d]; /* cannot wrap: the size was checked */
+          index, io->name, d, (long long)tensor->strides[d], (unsigned long long)expected);
+    expected *= (uint64_t)tensor->shape[d]; /* cannot wrap: the bytes of the shape do not */
   }
   return TANDEM_OK;
 }
