@@ -31,7 +31,7 @@ struct line {
 
 struct watch {
   uint64_t count;
-  unsigned inside;
+  unsigned inside, peak_inside;
   bool closed;
   unsigned passes;
   unsigned delay_ms;
@@ -130,6 +130,8 @@ static bool enter(struct fake_vendor *fake, enum fake_entry entry, enum tandem_s
   pthread_mutex_lock(&fake->mutex);
   uint64_t number = ++watch->count;
   watch->inside++;
+  if (watch->inside > watch->peak_inside)
+    watch->peak_inside = watch->inside;
   pthread_cond_broadcast(&fake->changed);
   wait_gate_locked(fake, watch, entry);
   unsigned delay_ms = watch->delay_ms;
@@ -339,6 +341,13 @@ void fake_gate_pass(struct fake_vendor *fake, enum fake_entry entry, unsigned co
   fake->watches[entry].passes += count;
   pthread_cond_broadcast(&fake->changed);
   pthread_mutex_unlock(&fake->mutex);
+}
+
+unsigned fake_peak_inside(struct fake_vendor *fake, enum fake_entry entry) {
+  pthread_mutex_lock(&fake->mutex);
+  unsigned peak = fake->watches[entry].peak_inside;
+  pthread_mutex_unlock(&fake->mutex);
+  return peak;
 }
 
 bool fake_wait_inside(struct fake_vendor *fake, enum fake_entry entry, unsigned count) {

@@ -77,6 +77,8 @@ void fake_gate_open(struct fake_vendor *fake, enum fake_entry entry);
 void fake_gate_pass(struct fake_vendor *fake, enum fake_entry entry, unsigned count);
 /* Waits until `count` calls of the entry are under way; false after 20 s. */
 bool fake_wait_inside(struct fake_vendor *fake, enum fake_entry entry, unsigned count);
+/* The most calls of the entry that were under way at one time since the reset. */
+unsigned fake_peak_inside(struct fake_vendor *fake, enum fake_entry entry);
 /* Waits until `count` calls of the entry have begun since the reset; false after 20 s. */
 bool fake_wait_count(struct fake_vendor *fake, enum fake_entry entry, uint64_t count);
 
