@@ -1,7 +1,8 @@
-/* What the sources of the `tandem` command share. One section a source; the source's comment tells its reasons.
+/* What the sources of the `tandem` command share. One section a source; the source's comment tells its
+ * reasons.
  *
- * Results go to stdout, progress and errors to stderr. Every command returns the process's exit status: 0 done,
- * 1 it failed, 2 it was called wrongly. Whatever fails is told in one line, written by td_complain.
+ * Results go to stdout, progress and errors to stderr. Every command returns the process's exit status: 0
+ * done, 1 it failed, 2 it was called wrongly. Whatever fails is told in one line, written by td_complain.
  */
 #ifndef TANDEM_CLI_H
 #define TANDEM_CLI_H
@@ -19,8 +20,8 @@ int td_run_command(int count, char **arguments);
 int td_inspect_command(int count, char **arguments);
 int td_doctor_command(int count, char **arguments);
 int td_demo_command(int count, char **arguments);
-int td_policy_command(int count, char **arguments);   /* hidden: the child of demo that makes the policy */
-int td_constant_command(int count, char **arguments); /* hidden: what the vendor alone leaves behind */
+int td_policy_command(int count, char **arguments);   /* hidden, in demo.c: the child that makes the policy */
+int td_constant_command(int count, char **arguments); /* hidden, in constant.c: what OpenVINO alone leaves */
 
 /* ---------------------------------------------------------------- args.c */
 
@@ -66,25 +67,26 @@ const char *td_bar(double fraction, int width);
 /* Prints one JSON document and frees it; false when it could not be written. NULL is out of memory. */
 bool td_print_json(cJSON *document);
 
-/* Steps on stderr: a bar on a terminal, else plain lines; nothing for work that ends within a second. */
-struct td_progress {
-  const char *what;
-  uint64_t total, done;
-  uint64_t began_ns, shown_ns;
-  bool shown;
-};
-void td_progress_init(struct td_progress *progress, const char *what, uint64_t total);
-void td_progress_step(struct td_progress *progress, const char *what);
-void td_progress_fini(struct td_progress *progress);
+/* Steps on stderr, one piece of work at a time: a bar on a terminal, else plain lines; nothing for work that
+ * ends within a second. Steps may come from any thread; `what` NULL keeps the text. */
+void td_progress_begin(const char *what, uint64_t total);
+void td_progress_step(const char *what);
+void td_progress_end(void);
 uint64_t td_clock_ns(void);
 
-/* tandem's warnings, kept until the command knows how it ended. */
+/* tandem's warnings, kept until the command knows how it ended; `direct`: all its lines at once instead. */
 void td_notes_init(bool direct);
 void td_notes_fini(bool show);
 
-/* The table of one measurement (what `run --json` prints). `scale` is the private memory of a full bar, 0 for
- * the largest of the table. */
-void td_print_measurement(const cJSON *measurement, double scale);
+/* 0 and "" when there is none. */
+double td_number(const cJSON *object, const char *key);
+const char *td_text(const cJSON *object, const char *key);
+
+/* The lines of the loads of a measurement (what `run --json` prints), with `label` before each unless it is
+ * NULL. `scale` is the private memory of a full bar, bytes. */
+void td_print_loads_head(bool labelled);
+void td_print_loads(const cJSON *measurement, const char *label, double scale);
+double td_largest_growth(const cJSON *measurement);
 
 /* ---------------------------------------------------------------- memory.c */
 
@@ -104,7 +106,8 @@ enum tandem_status td_npy_parse(const void *bytes, size_t size, const char *orig
                                 struct tandem_error *error);
 /* *data is owned (free). */
 enum tandem_status td_npy_read(const char *path, struct td_npy *npy, void **data, struct tandem_error *error);
-enum tandem_status td_npy_write(const char *path, const struct tandem_tensor *tensor, struct tandem_error *error);
+enum tandem_status td_npy_write(const char *path, const struct tandem_tensor *tensor,
+                                struct tandem_error *error);
 
 /* ---------------------------------------------------------------- tensors.c */
 
@@ -114,31 +117,35 @@ bool td_tensor_size(int32_t dtype, int32_t rank, const int64_t *shape, size_t *s
 void td_io_text(const struct tandem_io *io, char *text, size_t size);
 cJSON *td_io_json(const struct tandem_io *io);
 /* Inputs for a method: from .npy files, or seeded when there are none. The data of each is owned. */
-enum tandem_status td_inputs_create(const struct tandem_io *inputs, size_t count, const struct td_text_list *files,
-                                    struct tandem_tensor **tensors, struct tandem_error *error);
+enum tandem_status td_inputs_create(const struct tandem_io *inputs, size_t count,
+                                    const struct td_text_list *files, struct tandem_tensor **tensors,
+                                    struct tandem_error *error);
 void td_inputs_destroy(struct tandem_tensor *tensors, size_t count);
 /* A digest of the outputs' shapes and bytes, to compare runs with. */
 uint64_t td_outputs_hash(const struct tandem_tensor *outputs, size_t count);
 
+/* ---------------------------------------------------------------- vendors.c */
+
+/* What tandem knows of the vendor named. Errors: NOT_FOUND. */
+enum tandem_status td_vendor_lookup(const char *name, struct tandem_vendor_info *info,
+                                    struct tandem_error *error);
+
 /* ---------------------------------------------------------------- policy.c */
 
 enum { TD_POLICY_MIN_MIB = 4, TD_POLICY_MAX_MIB = 16384 };
-/* Makes the model in `directory` and writes what OpenVINO exports of it to `blob`. `library`: libopenvino_c. */
-enum tandem_status td_policy_export(const char *library, const char *directory, uint64_t size_mib, const char *blob,
-                                    struct tandem_error *error);
+/* Makes the model in `directory` and writes what OpenVINO exports of it to `blob`. `library`: libopenvino_c.
+ */
+enum tandem_status td_policy_export(const char *library, const char *directory, uint64_t size_mib,
+                                    const char *blob, struct tandem_error *error);
 /* The policy's inputs and outputs, as its program declares them. */
 size_t td_policy_io(const struct tandem_io **io, size_t *input_count);
 
 /* ---------------------------------------------------------------- pte.c */
 
-/* Wraps one payload for `backend` as the method "forward" of a .pte file. `directory` takes temporary files. */
-enum tandem_status td_pte_write(const char *path, const char *directory, const char *backend, const char *payload,
-                                const struct tandem_io *io, size_t input_count, size_t io_count,
-                                struct tandem_error *error);
-
-/* ---------------------------------------------------------------- vendors.c */
-
-/* What tandem knows of the vendor named; NOT_FOUND when it has none of this name. */
-enum tandem_status td_vendor_lookup(const char *name, struct tandem_vendor_info *info, struct tandem_error *error);
+/* Wraps one payload for `backend` as the method "forward" of a .pte file. `directory` takes temporary files.
+ */
+enum tandem_status td_pte_write(const char *path, const char *directory, const char *backend,
+                                const char *payload, const struct tandem_io *io, size_t input_count,
+                                size_t io_count, struct tandem_error *error);
 
 #endif

@@ -1,14 +1,16 @@
 /* The demo's policy: a vision-language-action transformer with seeded random weights.
  *
- * An image is cut into patches, words are looked up in an embedding, the robot's state becomes one token more,
- * and learned queries become the chunk of actions. The model is written as OpenVINO IR (XML and a file of
- * weights), read, compiled for the CPU and exported through OpenVINO's own C API, which is opened at run time:
- * an exported blob suits only the version and the instruction set that wrote it, so none can be shipped.
+ * An image is cut into patches, words are looked up in an embedding, the robot's state becomes one token
+ * more, and learned queries become the chunk of actions. The model is written as OpenVINO IR (XML and a file
+ * of weights), read, compiled for the CPU and exported through OpenVINO's own C API, which is opened at run
+ * time: an exported blob suits only the version and the instruction set that wrote it, so none can be
+ * shipped.
  *
- * 64 tokens and 8 heads: with 16 tokens and 16 heads OpenVINO's CPU plug-in does not repeat itself bit for bit,
- * and a demo that compares outputs needs a model that does. The size asked for is met by the number of layers
- * and by the width of their MLP, so that nearly all of it lies in matrices that OpenVINO repacks at import: the
- * part of an engine that only sharing saves. Weights stream into their file; memory holds one block of them.
+ * 64 tokens and 8 heads: with 16 tokens and 16 heads OpenVINO's CPU plug-in does not repeat itself bit for
+ * bit, and a demo that compares outputs needs a model that does. The size asked for is met by the number of
+ * layers and by the width of their MLP, so that nearly all of it lies in matrices that OpenVINO repacks at
+ * import: the part of an engine that only sharing saves. Weights stream into their file; memory holds one
+ * block of them.
  */
 #include "cli.h"
 
@@ -35,10 +37,18 @@ enum {
 };
 
 static const struct tandem_io policy_io[] = {
-    {.name = "image", .dtype = TANDEM_FLOAT32, .rank = 4, .min = {1, CHANNELS, IMAGE, IMAGE}, .max = {1, CHANNELS, IMAGE, IMAGE}},
+    {.name = "image",
+     .dtype = TANDEM_FLOAT32,
+     .rank = 4,
+     .min = {1, CHANNELS, IMAGE, IMAGE},
+     .max = {1, CHANNELS, IMAGE, IMAGE}},
     {.name = "tokens", .dtype = TANDEM_INT64, .rank = 2, .min = {1, WORDS}, .max = {1, WORDS}},
     {.name = "state", .dtype = TANDEM_FLOAT32, .rank = 2, .min = {1, STATE}, .max = {1, STATE}},
-    {.name = "action", .dtype = TANDEM_FLOAT32, .rank = 3, .min = {1, CHUNK, ACTION}, .max = {1, CHUNK, ACTION}},
+    {.name = "action",
+     .dtype = TANDEM_FLOAT32,
+     .rank = 3,
+     .min = {1, CHUNK, ACTION},
+     .max = {1, CHUNK, ACTION}},
 };
 
 size_t td_policy_io(const struct tandem_io **io, size_t *input_count) {
@@ -132,13 +142,12 @@ static struct node add_number(struct model *model, int64_t value) {
 static struct node add_input(struct model *model, const struct tandem_io *io) {
   bool whole = io->dtype == TANDEM_INT64;
   int id = model->next++;
-  fprintf(model->layers, "<layer id=\"%d\" name=\"%s\" type=\"Parameter\" version=\"opset1\"><data shape=\"", id,
-          io->name);
+  fprintf(model->layers, "<layer id=\"%d\" name=\"%s\" type=\"Parameter\" version=\"opset1\"><data shape=\"",
+          id, io->name);
   for (int i = 0; i < io->rank; i++)
     fprintf(model->layers, "%s%lld", i ? "," : "", (long long)io->max[i]);
-  fprintf(model->layers,
-          "\" element_type=\"%s\"/><output><port id=\"0\" precision=\"%s\" names=\"%s\">", whole ? "i64" : "f32",
-          whole ? "I64" : "FP32", io->name);
+  fprintf(model->layers, "\" element_type=\"%s\"/><output><port id=\"0\" precision=\"%s\" names=\"%s\">",
+          whole ? "i64" : "f32", whole ? "I64" : "FP32", io->name);
   for (int i = 0; i < io->rank; i++)
     fprintf(model->layers, "<dim>%lld</dim>", (long long)io->max[i]);
   fputs("</port></output></layer>\n", model->layers);
@@ -149,7 +158,8 @@ static struct node add_input(struct model *model, const struct tandem_io *io) {
 static struct node add_layer(struct model *model, const char *type, const char *opset, const char *data,
                              int input_count, const struct node *inputs) {
   int id = model->next++;
-  fprintf(model->layers, "<layer id=\"%d\" name=\"%s%d\" type=\"%s\" version=\"%s\">", id, type, id, type, opset);
+  fprintf(model->layers, "<layer id=\"%d\" name=\"%s%d\" type=\"%s\" version=\"%s\">", id, type, id, type,
+          opset);
   if (*data)
     fprintf(model->layers, "<data %s/>", data);
   fputs("<input>", model->layers);
@@ -158,7 +168,8 @@ static struct node add_layer(struct model *model, const char *type, const char *
     fprintf(model->edges, "<edge from-layer=\"%d\" from-port=\"%d\" to-layer=\"%d\" to-port=\"%d\"/>\n",
             inputs[i].id, inputs[i].port, id, i);
   }
-  fprintf(model->layers, "</input><output><port id=\"%d\" precision=\"FP32\"/></output></layer>\n", input_count);
+  fprintf(model->layers, "</input><output><port id=\"%d\" precision=\"FP32\"/></output></layer>\n",
+          input_count);
   return (struct node){id, input_count};
 }
 
@@ -173,16 +184,15 @@ static struct node add_product(struct model *model, struct node a, struct node b
 
 /* Weights that keep the variance of what they multiply, and a bias. */
 static struct node add_linear(struct model *model, struct node x, int64_t rows, int64_t columns) {
-  struct node weights =
-      add_weights(model, (struct shape){2, {rows, columns}}, 0, sqrt(3.0 / (double)rows));
+  struct node weights = add_weights(model, (struct shape){2, {rows, columns}}, 0, sqrt(3.0 / (double)rows));
   struct node bias = add_weights(model, (struct shape){1, {columns}}, 0, 0.05);
   return add_sum(model, add_product(model, x, weights), bias);
 }
 
 static struct node add_norm(struct model *model, struct node x) {
-  struct node normal =
-      add_layer(model, "MVN", "opset6", "eps=\"0.00001\" normalize_variance=\"true\" eps_mode=\"INSIDE_SQRT\"", 2,
-                (struct node[]){x, add_number(model, -1)});
+  struct node normal = add_layer(model, "MVN", "opset6",
+                                 "eps=\"0.00001\" normalize_variance=\"true\" eps_mode=\"INSIDE_SQRT\"", 2,
+                                 (struct node[]){x, add_number(model, -1)});
   struct node gain = add_weights(model, (struct shape){1, {model->dim}}, 1, 0.1);
   struct node scaled =
       add_layer(model, "Multiply", "opset1", "auto_broadcast=\"numpy\"", 2, (struct node[]){normal, gain});
@@ -200,8 +210,8 @@ static struct node add_transpose(struct model *model, struct node x, int rank, c
 
 static struct node add_heads(struct model *model, struct node x) {
   struct node linear = add_linear(model, x, model->dim, model->dim);
-  struct node split = add_reshape(
-      model, linear, 4, (int64_t[]){1, TOKENS, model->heads, model->dim / model->heads});
+  struct node split =
+      add_reshape(model, linear, 4, (int64_t[]){1, TOKENS, model->heads, model->dim / model->heads});
   return add_transpose(model, split, 4, (int64_t[]){0, 2, 1, 3});
 }
 
@@ -231,9 +241,10 @@ static struct node add_embedding(struct model *model) {
   struct node filters = add_weights(model, (struct shape){4, {dim, CHANNELS, PATCH, PATCH}}, 0,
                                     sqrt(3.0 / (CHANNELS * PATCH * PATCH)));
   char data[160];
-  snprintf(data, sizeof data,
-           "strides=\"%d, %d\" dilations=\"1, 1\" pads_begin=\"0, 0\" pads_end=\"0, 0\" auto_pad=\"explicit\"",
-           PATCH, PATCH);
+  snprintf(
+      data, sizeof data,
+      "strides=\"%d, %d\" dilations=\"1, 1\" pads_begin=\"0, 0\" pads_end=\"0, 0\" auto_pad=\"explicit\"",
+      PATCH, PATCH);
   struct node patches = add_layer(model, "Convolution", "opset1", data, 2, (struct node[]){image, filters});
   struct node seen = add_transpose(model, add_reshape(model, patches, 3, (int64_t[]){1, dim, PATCHES}), 3,
                                    (int64_t[]){0, 2, 1});
@@ -241,11 +252,11 @@ static struct node add_embedding(struct model *model) {
   struct node table = add_weights(model, (struct shape){2, {VOCABULARY, dim}}, 0, 1);
   struct node said = add_layer(model, "Gather", "opset8", "batch_dims=\"0\"", 3,
                                (struct node[]){table, words, add_number(model, 0)});
-  struct node felt =
-      add_reshape(model, add_linear(model, state, STATE, dim), 3, (int64_t[]){1, 1, dim});
+  struct node felt = add_reshape(model, add_linear(model, state, STATE, dim), 3, (int64_t[]){1, 1, dim});
   struct node asked = add_weights(model, (struct shape){3, {1, CHUNK, dim}}, 0, 1);
 
-  struct node all = add_layer(model, "Concat", "opset1", "axis=\"1\"", 4, (struct node[]){seen, said, felt, asked});
+  struct node all =
+      add_layer(model, "Concat", "opset1", "axis=\"1\"", 4, (struct node[]){seen, said, felt, asked});
   return add_sum(model, all, add_weights(model, (struct shape){3, {1, TOKENS, dim}}, 0, 0.3));
 }
 
@@ -262,8 +273,8 @@ static void add_policy(struct model *model, int layer_count, int64_t hidden) {
           "<layer id=\"%d\" name=\"action\" type=\"Result\" version=\"opset1\" output_names=\"action\">"
           "<input><port id=\"0\"/></input></layer>\n",
           id);
-  fprintf(model->edges, "<edge from-layer=\"%d\" from-port=\"%d\" to-layer=\"%d\" to-port=\"0\"/>\n", x.id, x.port,
-          id);
+  fprintf(model->edges, "<edge from-layer=\"%d\" from-port=\"%d\" to-layer=\"%d\" to-port=\"0\"/>\n", x.id,
+          x.port, id);
 }
 
 /* How many layers, and how wide their MLP, for `size` bytes of weights. */
@@ -363,8 +374,8 @@ static enum tandem_status open_openvino(const char *path, struct openvino *api, 
   for (size_t i = 0; i < sizeof symbols / sizeof symbols[0]; i++) {
     void *address = dlsym(library, symbols[i].name);
     if (!address)
-      return td_refuse(error, TANDEM_UNAVAILABLE, "%s has no %s: it is not OpenVINO's C library, or too old", path,
-                       symbols[i].name);
+      return td_refuse(error, TANDEM_UNAVAILABLE, "%s has no %s: it is not OpenVINO's C library, or too old",
+                       path, symbols[i].name);
     memcpy(symbols[i].slot, &address, sizeof address);
   }
   return TANDEM_OK;

@@ -1,10 +1,10 @@
 /* A .pte file around one payload, without torch.
  *
  * The program is written as JSON and turned into a flatbuffer by the flatc and the schema that the executorch
- * wheel ships, so the format follows the wheel. ExecuTorch's extended header is then put after the flatbuffer's
- * identifier, which moves the root by its size, and the payload follows as a segment aligned to 128 bytes.
- * There is a constant segment of no bytes: without one the runtime takes the file for one of the old kind.
- * Inputs are not planned, so the runtime reads them where the caller has them; the output is.
+ * wheel ships, so the format follows the wheel. ExecuTorch's extended header is then put after the
+ * flatbuffer's identifier, which moves the root by its size, and the payload follows as a segment aligned to
+ * 128 bytes. There is a constant segment of no bytes: without one the runtime takes the file for one of the
+ * old kind. Inputs are not planned, so the runtime reads them where the caller has them; the output is.
  *
  * The file appears under its name only when it is whole and on disk.
  */
@@ -39,12 +39,14 @@ static const char *scalar_type(int32_t dtype) {
 
 /* What torch's pytree says of a method that takes or gives a flat tuple, as text inside a JSON string. */
 static void print_tree(FILE *file, const char *key, size_t count, bool inputs) {
-  static const char open[] = "{\\\"type\\\": \\\"builtins.tuple\\\", \\\"context\\\": \\\"null\\\", \\\"children_spec\\\": [";
+  static const char open[] =
+      "{\\\"type\\\": \\\"builtins.tuple\\\", \\\"context\\\": \\\"null\\\", \\\"children_spec\\\": [";
   fprintf(file, "\"%s\": \"[1, %s%s", key, open, inputs ? open : "");
   for (size_t i = 0; i < count; i++)
     fprintf(file, "%s{\\\"type\\\": null, \\\"context\\\": null, \\\"children_spec\\\": []}", i ? ", " : "");
   if (inputs)
-    fputs("]}, {\\\"type\\\": \\\"builtins.dict\\\", \\\"context\\\": \\\"[]\\\", \\\"children_spec\\\": []}", file);
+    fputs("]}, {\\\"type\\\": \\\"builtins.dict\\\", \\\"context\\\": \\\"[]\\\", \\\"children_spec\\\": []}",
+          file);
   fputs("]}]\"", file);
 }
 
@@ -72,7 +74,8 @@ static enum tandem_status write_program(const char *path, const char *backend, u
     const char *type = scalar_type(io[i].dtype);
     size_t size = 0;
     good = type && td_tensor_size(io[i].dtype, io[i].rank, io[i].max, &size);
-    fprintf(file, "%s{\"val_type\": \"Tensor\", \"val\": {\"scalar_type\": \"%s\", \"sizes\": [", i ? ", " : "", type ? type : "");
+    fprintf(file, "%s{\"val_type\": \"Tensor\", \"val\": {\"scalar_type\": \"%s\", \"sizes\": [",
+            i ? ", " : "", type ? type : "");
     for (int32_t d = 0; d < io[i].rank; d++)
       fprintf(file, "%s%lld", d ? ", " : "", (long long)io[i].max[d]);
     fputs("], ", file);
@@ -87,20 +90,25 @@ static enum tandem_status write_program(const char *path, const char *backend, u
   print_numbers(file, "inputs", 0, input_count);
   fputs(", ", file);
   print_numbers(file, "outputs", input_count, io_count);
-  fputs(", \"chains\": [{\"inputs\": [], \"outputs\": [], \"instructions\": [{\"instr_args_type\": \"DelegateCall\","
+  fputs(", \"chains\": [{\"inputs\": [], \"outputs\": [], \"instructions\": [{\"instr_args_type\": "
+        "\"DelegateCall\","
         " \"instr_args\": {\"delegate_index\": 0, ",
         file);
   print_numbers(file, "args", 0, io_count);
-  fprintf(file,
-          "}}]}], \"operators\": [], \"delegates\": [{\"id\": \"%s\", \"processed\": {\"location\": \"SEGMENT\","
-          " \"index\": 1}, \"compile_specs\": []}], \"non_const_buffer_sizes\": [0, %zu]}], \"constant_buffer\": [],"
-          " \"backend_delegate_data\": [], \"segments\": [{\"offset\": 0, \"size\": 0}, {\"offset\": 0, \"size\": %llu}],"
-          " \"constant_segment\": {\"segment_index\": 0, \"offsets\": [0]}}\n",
-          backend, planned, (unsigned long long)payload_size);
+  fprintf(
+      file,
+      "}}]}], \"operators\": [], \"delegates\": [{\"id\": \"%s\", \"processed\": {\"location\": \"SEGMENT\","
+      " \"index\": 1}, \"compile_specs\": []}], \"non_const_buffer_sizes\": [0, %zu]}], \"constant_buffer\": "
+      "[],"
+      " \"backend_delegate_data\": [], \"segments\": [{\"offset\": 0, \"size\": 0}, {\"offset\": 0, "
+      "\"size\": %llu}],"
+      " \"constant_segment\": {\"segment_index\": 0, \"offsets\": [0]}}\n",
+      backend, planned, (unsigned long long)payload_size);
   bool written = !ferror(file);
   written = fclose(file) == 0 && written;
   if (!good)
-    return td_refuse(error, TANDEM_UNSUPPORTED, "cannot describe the method's tensors: a type or size is not known");
+    return td_refuse(error, TANDEM_UNSUPPORTED,
+                     "cannot describe the method's tensors: a type or size is not known");
   if (!written)
     return td_refuse(error, TANDEM_INVALID_STATE, "cannot write %s: %s", path, strerror(errno));
   return TANDEM_OK;
@@ -127,11 +135,15 @@ static enum tandem_status run_flatc(const char *package, const char *directory, 
       snprintf(folder, sizeof folder, "%s/schema", package) >= PATH_MAX ||
       snprintf(schema, sizeof schema, "%s/schema/program.fbs", package) >= PATH_MAX ||
       snprintf(input, sizeof input, "%s/program.json", directory) >= PATH_MAX)
-    return td_refuse(error, TANDEM_INVALID_ARGUMENT, "the path of executorch's flatc is too long: %s", package);
+    return td_refuse(error, TANDEM_INVALID_ARGUMENT, "the path of executorch's flatc is too long: %s",
+                     package);
   if (access(flatc, X_OK) != 0)
-    return td_refuse(error, TANDEM_UNAVAILABLE, "cannot run executorch's schema compiler %s (%s): install the pip package executorch 1.5.1",
-                     flatc, strerror(errno));
-  char *arguments[] = {flatc, "--binary", "-I", folder, "-o", (char *)(uintptr_t)directory, schema, input, NULL};
+    return td_refuse(
+        error, TANDEM_UNAVAILABLE,
+        "cannot run executorch's schema compiler %s (%s): install the pip package executorch 1.5.1", flatc,
+        strerror(errno));
+  char *arguments[] = {flatc,  "--binary", "-I", folder, "-o", (char *)(uintptr_t)directory,
+                       schema, input,      NULL};
   posix_spawn_file_actions_t actions;
   int code = posix_spawn_file_actions_init(&actions);
   if (code != 0)
@@ -197,8 +209,8 @@ static bool copy_file(int from, int to) {
   }
 }
 
-static enum tandem_status assemble(const char *path, const char *flatbuffer, int payload, uint64_t payload_size,
-                                   struct tandem_error *error) {
+static enum tandem_status assemble(const char *path, const char *flatbuffer, int payload,
+                                   uint64_t payload_size, struct tandem_error *error) {
   static const char zeros[SEGMENT_ALIGNMENT];
   unsigned char head[HEAD + HEADER_SIZE];
   struct stat stat = {0};
@@ -243,13 +255,14 @@ done:
   return status;
 }
 
-enum tandem_status td_pte_write(const char *path, const char *directory, const char *backend, const char *payload,
-                                const struct tandem_io *io, size_t input_count, size_t io_count,
-                                struct tandem_error *error) {
+enum tandem_status td_pte_write(const char *path, const char *directory, const char *backend,
+                                const char *payload, const struct tandem_io *io, size_t input_count,
+                                size_t io_count, struct tandem_error *error) {
   char package[PATH_MAX], text[PATH_MAX], log[PATH_MAX], binary[PATH_MAX];
   struct stat stat = {0};
   if (!find_package(package, sizeof package))
-    return td_refuse(error, TANDEM_UNAVAILABLE, "cannot tell where executorch's package is: its runtime has no path");
+    return td_refuse(error, TANDEM_UNAVAILABLE,
+                     "cannot tell where executorch's package is: its runtime has no path");
   if (snprintf(text, sizeof text, "%s/program.json", directory) >= PATH_MAX ||
       snprintf(log, sizeof log, "%s/flatc.log", directory) >= PATH_MAX ||
       snprintf(binary, sizeof binary, "%s/program.pte", directory) >= PATH_MAX)
