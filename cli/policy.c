@@ -177,16 +177,14 @@ static struct node add_sum(struct model *model, struct node a, struct node b) {
   return add_layer(model, "Add", "opset1", "auto_broadcast=\"numpy\"", 2, (struct node[]){a, b});
 }
 
-static struct node add_product(struct model *model, struct node a, struct node b) {
-  return add_layer(model, "MatMul", "opset1", "transpose_a=\"false\" transpose_b=\"false\"", 2,
-                   (struct node[]){a, b});
-}
-
-/* Weights that keep the variance of what they multiply, and a bias. */
-static struct node add_linear(struct model *model, struct node x, int64_t rows, int64_t columns) {
-  struct node weights = add_weights(model, (struct shape){2, {rows, columns}}, 0, sqrt(3.0 / (double)rows));
-  struct node bias = add_weights(model, (struct shape){1, {columns}}, 0, 0.05);
-  return add_sum(model, add_product(model, x, weights), bias);
+/* Weights that keep the variance of what they multiply, and a bias. The matrix has a row for each output, as
+ * torch exports it, so that OpenVINO need not turn it and an engine costs what a real policy's would. */
+static struct node add_linear(struct model *model, struct node x, int64_t inputs, int64_t outputs) {
+  struct node weights =
+      add_weights(model, (struct shape){2, {outputs, inputs}}, 0, sqrt(3.0 / (double)inputs));
+  struct node product = add_layer(model, "MatMul", "opset1", "transpose_a=\"false\" transpose_b=\"true\"", 2,
+                                  (struct node[]){x, weights});
+  return add_sum(model, product, add_weights(model, (struct shape){1, {outputs}}, 0, 0.05));
 }
 
 static struct node add_norm(struct model *model, struct node x) {
