@@ -15,7 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
+#include <unistd.h>
 
 enum { CORES_MAX = 64, TEXT_MAX = 384 };
 
@@ -48,59 +48,75 @@ static const struct {
 };
 enum { PROPERTY_COUNT = sizeof properties / sizeof properties[0] };
 
-/* One spelling of a value: what the user may write, what OpenVINO wants. The first of a group that OpenVINO
- * wants is the canonical one. */
+/* What the user writes and what OpenVINO wants. */
 static const struct {
   int option;
-  const char *written, *canonical, *wanted;
+  const char *written, *wanted;
 } spellings[] = {
-    {TD_OPENVINO_PRECISION, "f32", "f32", "f32"},
-    {TD_OPENVINO_PRECISION, "fp32", "f32", "f32"},
-    {TD_OPENVINO_PRECISION, "float32", "f32", "f32"},
-    {TD_OPENVINO_PRECISION, "bf16", "bf16", "bf16"},
-    {TD_OPENVINO_PRECISION, "bfloat16", "bf16", "bf16"},
-    {TD_OPENVINO_PRECISION, "f16", "f16", "f16"},
-    {TD_OPENVINO_PRECISION, "fp16", "f16", "f16"},
-    {TD_OPENVINO_PRECISION, "float16", "f16", "f16"},
-    {TD_OPENVINO_HINT, "latency", "latency", "LATENCY"},
-    {TD_OPENVINO_HINT, "throughput", "throughput", "THROUGHPUT"},
-    {TD_OPENVINO_HINT, "cumulative_throughput", "cumulative_throughput", "CUMULATIVE_THROUGHPUT"},
-    {TD_OPENVINO_PINNING, "true", "true", "YES"},
-    {TD_OPENVINO_PINNING, "1", "true", "YES"},
-    {TD_OPENVINO_PINNING, "yes", "true", "YES"},
-    {TD_OPENVINO_PINNING, "false", "false", "NO"},
-    {TD_OPENVINO_PINNING, "0", "false", "NO"},
-    {TD_OPENVINO_PINNING, "no", "false", "NO"},
+    {TD_OPENVINO_PRECISION, "f32", "f32"},
+    {TD_OPENVINO_PRECISION, "bf16", "bf16"},
+    {TD_OPENVINO_PRECISION, "f16", "f16"},
+    {TD_OPENVINO_HINT, "latency", "LATENCY"},
+    {TD_OPENVINO_HINT, "throughput", "THROUGHPUT"},
+    {TD_OPENVINO_HINT, "cumulative_throughput", "CUMULATIVE_THROUGHPUT"},
+    {TD_OPENVINO_PINNING, "true", "YES"},
+    {TD_OPENVINO_PINNING, "false", "NO"},
 };
 enum { SPELLING_COUNT = sizeof spellings / sizeof spellings[0] };
 
-/* Canonical and wanted form of a value; both "" when OpenVINO is to decide. False: no such value. */
-static bool spell(int option, const char *value, const char **canonical, const char **wanted) {
-  *canonical = *wanted = "";
-  if (value == NULL || value[0] == '\0')
-    return true;
+/* What OpenVINO wants for a value, "" when it is to decide. NULL: there is no such value. */
+static const char *spell(int option, const char *value) {
+  if (value == NULL || value[0] == '\0' || strcmp(value, "auto") == 0)
+    return "";
   if (option == TD_OPENVINO_STREAMS || option == TD_OPENVINO_THREADS) {
     value += strspn(value, "0");
-    *canonical = *wanted = value;
-    return strspn(value, "0123456789") == strlen(value) && strlen(value) <= 10;
+    return strspn(value, "0123456789") == strlen(value) && strlen(value) <= 10 ? value : NULL;
   }
   for (size_t i = 0; i < SPELLING_COUNT; i++)
-    if (spellings[i].option == option && strcasecmp(spellings[i].written, value) == 0) {
-      *canonical = spellings[i].canonical;
-      *wanted = spellings[i].wanted;
-      return true;
-    }
-  return false;
+    if (spellings[i].option == option && strcmp(spellings[i].written, value) == 0)
+      return spellings[i].wanted;
+  return NULL;
 }
 
-static void list_spellings(int option, char *list, size_t size) {
-  list[0] = '\0';
+static void list_values(int option, char *list, size_t size) {
+  snprintf(list, size, "auto");
   for (size_t i = 0; i < SPELLING_COUNT; i++) {
     size_t used = strlen(list);
-    if (spellings[i].option == option && strcmp(spellings[i].written, spellings[i].canonical) == 0)
-      snprintf(list + used, size - used, "%s%s", used > 0 ? ", " : "", spellings[i].canonical);
+    if (spellings[i].option == option)
+      snprintf(list + used, size - used, ", %s", spellings[i].written);
   }
 }
+
+/* ---------------------------------------------------------------- the process that uses OpenVINO */
+
+/* OpenVINO's threads do not live on in a forked child, whose next import may then wait for one of them for
+ * ever: measured 1 in 300 with 2026.4.1 and 3 in 148 with 2025.4.1 where the parent was idle, more where a
+ * thread of it was inferring, and most with a new core. So a child whose parent used it is refused. */
+static _Atomic int user; /* the process that made the first core; 0: none */
+
+static enum tandem_status enter_process(struct tandem_error *error) {
+  int self = (int)getpid(), first = 0;
+  if (atomic_compare_exchange_strong(&user, &first, self) || first == self)
+    return TANDEM_OK;
+  return td_openvino_host()->fail(error, TANDEM_UNAVAILABLE,
+                                  "process %d was forked from process %d after that one had used OpenVINO, "
+                                  "whose threads the child does not have: load only after the fork, or start "
+                                  "the child with exec (Python: multiprocessing's \"spawn\")",
+                                  self, first);
+}
+
+static enum tandem_status create_core(struct ov_core **core, struct tandem_error *error) {
+  enum tandem_status status = enter_process(error);
+  if (status != TANDEM_OK)
+    return status;
+  int code = td_ov.core_create(core);
+  if (code == OV_OK)
+    return TANDEM_OK;
+  *core = NULL;
+  return td_openvino_fail(error, TANDEM_UNAVAILABLE, code, "create an OpenVINO core");
+}
+
+/* ---------------------------------------------------------------- resolve */
 
 /* "CPU", or a device that the library has: it loads all plugins to tell, which "CPU" is spared. */
 static enum tandem_status check_device(const char *device, struct tandem_error *error) {
@@ -112,10 +128,10 @@ static enum tandem_status check_device(const char *device, struct tandem_error *
   struct ov_devices devices = {0};
   char list[256] = "";
   bool found = false;
-  int code = td_ov.core_create(&core);
-  if (code != OV_OK)
-    return td_openvino_fail(error, TANDEM_UNAVAILABLE, code, "create an OpenVINO core");
-  code = td_ov.core_devices(core, &devices);
+  status = create_core(&core, error);
+  if (status != TANDEM_OK)
+    return status;
+  int code = td_ov.core_devices(core, &devices);
   if (code != OV_OK) {
     status = td_openvino_fail(error, TANDEM_DEVICE_ERROR, code, "list OpenVINO's devices");
     goto done;
@@ -152,16 +168,18 @@ enum tandem_status td_openvino_resolve(const struct tandem_payload *payload, con
     resolution->device[i] = (char)(device[i] >= 'a' && device[i] <= 'z' ? device[i] - 'a' + 'A' : device[i]);
   size_t used = 0;
   for (size_t i = 0; i < PROPERTY_COUNT; i++) {
-    const char *value = options[properties[i].option], *canonical, *wanted;
-    if (!spell(properties[i].option, value, &canonical, &wanted)) {
+    int option = properties[i].option;
+    const char *value = options[option], *wanted = spell(option, value);
+    bool number = option == TD_OPENVINO_STREAMS || option == TD_OPENVINO_THREADS;
+    if (wanted == NULL) {
       char list[128];
-      list_spellings(properties[i].option, list, sizeof list);
+      list_values(option, list, sizeof list);
       return host->fail(error, TANDEM_BAD_OPTION, "%s=%s: expected %s", properties[i].key, value,
-                        list[0] != '\0' ? list : "decimal digits");
+                        number ? "decimal digits (0: OpenVINO decides)" : list);
     }
-    if (canonical[0] != '\0')
+    if (wanted[0] != '\0')
       used += (size_t)snprintf(resolution->options + used, sizeof resolution->options - used, "%s%s=%s",
-                               used > 0 ? ";" : "", properties[i].key, canonical);
+                               used > 0 ? ";" : "", properties[i].key, number ? wanted : value);
   }
   return check_device(resolution->device, error);
 }
@@ -171,7 +189,8 @@ enum tandem_status td_openvino_resolve(const struct tandem_payload *payload, con
 static void destroy_core(struct core *core) {
   if (core == NULL)
     return;
-  td_ov.core_free(core->handle);
+  if (core->handle != NULL)
+    td_ov.core_free(core->handle);
   td_openvino_host()->release(core);
 }
 
@@ -199,20 +218,17 @@ static enum tandem_status get_core(const struct tandem_resolution *resolution, c
   if (core == NULL)
     return host->fail(error, TANDEM_OUT_OF_MEMORY, "no memory for an OpenVINO core");
   snprintf(core->text, sizeof core->text, "%s", text);
-  int code = td_ov.core_create(&core->handle);
-  if (code != OV_OK) {
-    status = td_openvino_fail(error, TANDEM_UNAVAILABLE, code, "create an OpenVINO core");
-    core->handle = NULL;
+  status = create_core(&core->handle, error);
+  if (status != TANDEM_OK)
     goto failed;
-  }
   for (size_t i = 0; i < PROPERTY_COUNT; i++) {
-    const char *value = options[properties[i].option], *canonical, *wanted;
-    if (!spell(properties[i].option, value, &canonical, &wanted) || wanted[0] == '\0')
+    const char *value = options[properties[i].option], *wanted = spell(properties[i].option, value);
+    if (wanted == NULL || wanted[0] == '\0')
       continue;
-    code = td_ov.core_set(core->handle, resolution->device, properties[i].property, wanted);
+    int code = td_ov.core_set(core->handle, resolution->device, properties[i].property, wanted);
     if (code != OV_OK) {
       char step[128];
-      snprintf(step, sizeof step, "set %s=%s on %s", properties[i].key, canonical, resolution->device);
+      snprintf(step, sizeof step, "set %s=%s on %s", properties[i].key, value, resolution->device);
       status = td_openvino_fail(error, TANDEM_BAD_OPTION, code, step);
       goto failed;
     }
@@ -233,10 +249,7 @@ static enum tandem_status get_core(const struct tandem_resolution *resolution, c
   *result = core;
   return TANDEM_OK;
 failed:
-  if (core->handle != NULL)
-    destroy_core(core);
-  else
-    host->release(core);
+  destroy_core(core);
   return status;
 }
 
@@ -281,14 +294,14 @@ static enum tandem_status explain_import(const struct tandem_build_desc *desc, i
 
 /* A precision is a hint to OpenVINO: say so when it was not followed. */
 static void report_precision(const struct engine *engine, const char *const *options) {
-  const char *canonical, *wanted;
+  const char *wanted = spell(TD_OPENVINO_PRECISION, options[TD_OPENVINO_PRECISION]);
   char *actual = NULL, line[256];
-  if (!spell(TD_OPENVINO_PRECISION, options[TD_OPENVINO_PRECISION], &canonical, &wanted) || wanted[0] == '\0')
+  if (wanted == NULL || wanted[0] == '\0')
     return;
   if (td_ov.model_get(engine->model, "INFERENCE_PRECISION_HINT", &actual) != OV_OK || actual == NULL)
     return;
   if (strcmp(actual, wanted) != 0) {
-    snprintf(line, sizeof line, "precision=%s was asked for, OpenVINO %s took %.32s", canonical,
+    snprintf(line, sizeof line, "precision=%s was asked for, OpenVINO %s took %.32s", wanted,
              td_openvino_version, actual);
     td_openvino_host()->log(&td_vendor_openvino, TANDEM_LOG_WARNING, TANDEM_OK, line);
   }
@@ -305,7 +318,9 @@ enum tandem_status td_openvino_build(const struct tandem_build_desc *desc, void 
     return host->fail(error, TANDEM_OUT_OF_MEMORY, "no memory for an OpenVINO engine");
   struct core *core = NULL;
   bool owned = false;
-  status = get_core(desc->resolution, desc->options, &core, &owned, error);
+  status = enter_process(error);
+  if (status == TANDEM_OK)
+    status = get_core(desc->resolution, desc->options, &core, &owned, error);
   if (status != TANDEM_OK)
     goto failed;
   if (owned)

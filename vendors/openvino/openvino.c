@@ -92,13 +92,15 @@ enum tandem_status td_openvino_fail(struct tandem_error *error, enum tandem_stat
 
 /* ---------------------------------------------------------------- the table */
 
+/* "auto" and 0 leave it to OpenVINO. */
 static const struct tandem_vendor_option options[TD_OPENVINO_OPTION_COUNT] = {
     [TD_OPENVINO_DEVICE] = {"device", TANDEM_OPTION_TEXT, NULL, "CPU"},
-    [TD_OPENVINO_PRECISION] = {"precision", TANDEM_OPTION_TEXT, NULL, ""},
-    [TD_OPENVINO_STREAMS] = {"num_streams", TANDEM_OPTION_COUNT, NULL, ""},
-    [TD_OPENVINO_THREADS] = {"num_threads", TANDEM_OPTION_COUNT, NULL, ""},
-    [TD_OPENVINO_HINT] = {"performance_hint", TANDEM_OPTION_TEXT, NULL, ""},
-    [TD_OPENVINO_PINNING] = {"cpu_pinning", TANDEM_OPTION_TEXT, NULL, ""},
+    [TD_OPENVINO_PRECISION] = {"precision", TANDEM_OPTION_CHOICE, "auto|f32|bf16|f16", "auto"},
+    [TD_OPENVINO_STREAMS] = {"num_streams", TANDEM_OPTION_COUNT, NULL, "0"},
+    [TD_OPENVINO_THREADS] = {"num_threads", TANDEM_OPTION_COUNT, NULL, "0"},
+    [TD_OPENVINO_HINT] = {"performance_hint", TANDEM_OPTION_CHOICE,
+                          "auto|latency|throughput|cumulative_throughput", "auto"},
+    [TD_OPENVINO_PINNING] = {"cpu_pinning", TANDEM_OPTION_CHOICE, "auto|true|false", "auto"},
 };
 
 const struct tandem_vendor td_vendor_openvino = {
