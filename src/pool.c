@@ -314,9 +314,9 @@ static enum tandem_status build_engine(const struct td_want *want, struct built 
   return TANDEM_OK;
 }
 
-/* An automatic engine, once built, may be the one that an explicit budget has made already. */
+/* What a budget comes to may be what another load, which nobody could know of before, has got meanwhile. */
 static struct td_entry *find_twin_locked(const struct td_entry *entry, const struct td_want *want) {
-  if (!entry->findable || want->budget >= 0 || !(entry->vendor->flags & TANDEM_VENDOR_HAS_BUDGET))
+  if (!entry->findable || !(entry->vendor->flags & TANDEM_VENDOR_HAS_BUDGET))
     return NULL;
   for (struct td_entry *other = pool.entries; other != NULL; other = other->next)
     if (other != entry && other->state == TD_ENTRY_READY && other->findable &&
@@ -348,7 +348,7 @@ static enum tandem_status fly(const struct td_want *want, struct td_entry *entry
       entry->state = TD_ENTRY_READY;
       entry->automatic = want->budget < 0;
     } else {
-      twin->automatic = true;
+      twin->automatic = twin->automatic || want->budget < 0;
       unlink_entry_locked(entry);
     }
     hold_locked(twin != NULL ? twin : entry, lease);
@@ -360,7 +360,7 @@ static enum tandem_status fly(const struct td_want *want, struct td_entry *entry
   if (twin != NULL) {
     td_lines_add(
         want->lines, TANDEM_LOG_INFO,
-        "the automatic budget came to %lld bytes, which engine %llu has already: that one is used and the "
+        "the budget came to %lld bytes, which engine %llu has already: that one is used and the "
         "new copy is freed",
         (long long)twin->info.effective_budget, (unsigned long long)twin->id);
     destroy_engine(entry, want->lines);
