@@ -98,11 +98,13 @@ def test_commands_of_the_readme_are_known_to_dev():
         assert re.search(rf"^  ([\w, ]+, )?{command}\b", usage, re.MULTILINE), f"./dev has no {command}"
 
 
-def test_paths_that_the_design_names_exist():
+def test_files_that_documents_name_exist():
     """docs/ name sources in `code`; a renamed file must not leave a wrong name behind."""
     for document in (ROOT / "docs/design.md", ROOT / "docs/vendors.md"):
         names = re.findall(r"`((?:src|vendors|adapters|cli|tests|include|docs|cmake)/[\w./-]*\w\.(?:c|cc|h|md|py|map))`",
                            document.read_text(encoding="utf-8"))
         assert names, f"{document.name} names no file"
         for name in names:
+            if "NAME" in name:  # stands for a file that a vendor author makes
+                continue
             assert (ROOT / name).exists(), f"{document.name} names {name}, which is not there"
