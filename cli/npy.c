@@ -123,6 +123,7 @@ static bool take_shape(struct cursor *cursor, struct td_npy *npy) {
 
 static bool take_dtype(struct cursor *cursor, struct td_npy *npy) {
   char text[16];
+  skip_spaces(cursor);
   const unsigned char *at = cursor->next;
   if (!take_text(cursor, text, sizeof text))
     return false;
@@ -143,6 +144,7 @@ static bool take_header(struct cursor *cursor, struct td_npy *npy) {
     return false;
   while (!accept(cursor, '}')) {
     char key[32];
+    skip_spaces(cursor);
     const unsigned char *at = cursor->next;
     if (!take_text(cursor, key, sizeof key))
       return false;

@@ -427,6 +427,7 @@ static cJSON *describe_loads(const struct session *session, const struct tandem_
   add_text_or_null(document, "vendor", info.vendor);
   add_text_or_null(document, "vendor_version", info.vendor_version);
   add_text_or_null(document, "device", info.device);
+  add_text_or_null(document, "options", info.options);
   cJSON_AddItemToObject(document, "loads", loads);
   cJSON_AddNumberToObject(document, "engines", (double)stats->engines);
   cJSON_AddNumberToObject(document, "builds", (double)stats->builds);
