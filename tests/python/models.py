@@ -156,22 +156,35 @@ def make_mlp(folder):
     make_simple(folder, "mlp", mlp(0), (rows(4),))
 
 
-def make_mlp_other(folder):
-    make_simple(folder, "mlp_other", mlp(1), (rows(4),))
-
-
-def make_mlp_one_bit(folder):
-    """mlp with the sign of its last bias turned: a payload of the same size that differs in one bit."""
+def replace(folder, name, pairs):
+    """mlp.pte with some bytes of its weights exchanged for others of equal length, and OpenVINO's answers for it."""
     pte = bytearray((folder / "mlp.pte").read_bytes())
-    bias = mlp(0)[4].bias.detach().numpy().tobytes()
-    place = pte.index(bias) + len(bias) - 1
-    assert pte.count(bias) == 1
-    pte[place] ^= 0x80
-    (folder / "mlp_one_bit.pte").write_bytes(pte)
+    for old, new in pairs:
+        assert len(old) == len(new) and pte.count(old) == 1
+        place = pte.index(old)
+        pte[place : place + len(old)] = new
+    (folder / f"{name}.pte").write_bytes(pte)
     (payload,) = payloads(bytes(pte), "forward")
     outputs = infer(payload, [rows(4).numpy()])
     with np.load(folder / "mlp.forward.npz") as data:
         assert not np.array_equal(outputs[0], data["out0"])
+    return outputs
+
+
+def weights(module):
+    return [value.detach().numpy().tobytes() for value in module.parameters()]
+
+
+def make_mlp_other(folder):
+    """Names, shapes and sizes of mlp, all weights of another one."""
+    outputs = replace(folder, "mlp_other", zip(weights(mlp(0)), weights(mlp(1)), strict=True))
+    save(folder, "mlp_other", "forward", [rows(4).numpy()], outputs, mlp(1)(rows(4)))
+
+
+def make_mlp_one_bit(folder):
+    """mlp with the sign of its last bias turned."""
+    bias = weights(mlp(0))[-1]
+    outputs = replace(folder, "mlp_one_bit", [(bias, bias[:-1] + bytes([bias[-1] ^ 0x80]))])
     save(folder, "mlp_one_bit", "forward", [rows(4).numpy()], outputs)
 
 
@@ -223,7 +236,11 @@ def make_dtypes(folder):
 
 
 def make_convolution(folder):
-    make_simple(folder, "convolution", Convolution().eval(), (torch.randn(2, 3, 8, 6),))
+    image = torch.randn(2, 3, 8, 6, generator=torch.Generator().manual_seed(3))
+    module = Convolution().eval()
+    make_simple(folder, "convolution", module, (image,))
+    write(folder, "convolution_portable", to_edge_transform_and_lower(torch.export.export(module, (image,))).to_executorch())
+    write(folder, "convolution_last", lower(module, (image.to(memory_format=torch.channels_last),)))
 
 
 def make_state(folder):
