@@ -8,6 +8,24 @@
 
 #include <cmocka.h>
 
+/* Sanitizers end the process instead of returning NULL unless they are told not to. */
+__attribute__((visibility("default"))) const char *__asan_default_options(void);
+const char *__asan_default_options(void) {
+  return "allocator_may_return_null=1";
+}
+__attribute__((visibility("default"))) const char *__tsan_default_options(void);
+const char *__tsan_default_options(void) {
+  return "allocator_may_return_null=1";
+}
+
+static void what_no_system_has_is_refused(void **state) {
+  (void)state;
+  uint64_t live = td_memory_live();
+  volatile size_t size = SIZE_MAX / 2;
+  assert_null(td_alloc(size));
+  assert_int_equal(td_memory_live(), live);
+}
+
 static void a_block_is_zeroed(void **state) {
   (void)state;
   enum { SIZE = 4096 };
@@ -97,6 +115,7 @@ static void of_many_threads_one_allocation_fails(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_block_is_zeroed),
+      cmocka_unit_test(what_no_system_has_is_refused),
       cmocka_unit_test(no_bytes_is_a_block_of_its_own),
       cmocka_unit_test(only_the_chosen_allocation_fails),
       cmocka_unit_test(a_text_is_copied_or_refused),

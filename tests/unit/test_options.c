@@ -997,10 +997,21 @@ static void a_value_is_never_torn(void **state) {
   set_process("north", "trust_domain", NULL);
 }
 
+/* As the pool does it: looking a backend up takes the registry's lock. */
+static void lock_both(void) {
+  td_vendor_fork_lock();
+  td_options_fork_lock();
+}
+
+static void unlock_both(void) {
+  td_options_fork_unlock();
+  td_vendor_fork_unlock();
+}
+
 static void a_child_finds_the_options_usable(void **state) {
   (void)state;
   struct td_thread thread;
-  td_fork_handlers(td_options_fork_lock, td_options_fork_unlock, td_options_fork_unlock);
+  td_fork_handlers(lock_both, unlock_both, unlock_both);
   set_process(NULL, "profile", "9");
   atomic_store(&stop, false);
   assert_true(td_thread_start(&thread, set_for_ever, NULL));

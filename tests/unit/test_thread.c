@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -26,6 +27,14 @@ static void start_all(struct td_thread threads[THREADS], void (*run)(void *), vo
 static void join_all(struct td_thread threads[THREADS]) {
   for (int i = 0; i < THREADS; i++)
     td_thread_join(&threads[i]);
+}
+
+/* This definition stands before libc's. */
+static bool no_affinity;
+
+int sched_getaffinity(pid_t thread, size_t size, cpu_set_t *set) {
+  memset(set, 0, size);
+  return no_affinity || syscall(SYS_sched_getaffinity, thread, size, set) < 0 ? -1 : 0;
 }
 
 /* ---- locks */
@@ -266,6 +275,10 @@ static void processors_are_those_this_process_may_use(void **state) {
   cpu_set_t before, one;
   assert_int_equal(sched_getaffinity(0, sizeof(before), &before), 0);
   assert_int_equal(td_cpu_count(), CPU_COUNT(&before));
+  no_affinity = true; /* more of them than the set has room for */
+  unsigned of_machine = td_cpu_count();
+  no_affinity = false;
+  assert_true(of_machine >= 1);
   CPU_ZERO(&one);
   for (size_t cpu = 0; cpu < CPU_SETSIZE && CPU_COUNT(&one) == 0; cpu++)
     if (CPU_ISSET(cpu, &before))
