@@ -9,7 +9,8 @@
  *   log         log.c       sink, level, calls under way, pending lines
  *   options     options.c   process options
  *   registry    vendor.c    vendors and the state of their libraries
- *   a context's load.c      one load's run and reset: held over that load's own vendor call and nothing else
+ *   a turn      load.c      who has a load's context: a run or reset has it over its vendor call and no
+ * longer
  */
 #ifndef TANDEM_SRC_BASE_H
 #define TANDEM_SRC_BASE_H
@@ -62,7 +63,7 @@ void td_cancel_restore(int state);
 void td_fork_handlers(void (*prepare)(void), void (*parent)(void), void (*child)(void));
 /* Runs `function` once in the process. `once` is zeroed static storage. */
 void td_once(int *once, void (*function)(void));
-uint64_t td_now_ns(void); /* CLOCK_MONOTONIC */
+uint64_t td_now_ns(void);    /* CLOCK_MONOTONIC */
 unsigned td_cpu_count(void); /* processors this process may run on, at least 1 */
 
 /* Calls the host's hooks around a wait. Never with a lock of ours held. */
@@ -75,7 +76,8 @@ void *td_alloc(size_t size); /* zeroed, NULL on failure; size 0 gives a valid po
 void td_free(void *memory);
 char *td_text_copy(const char *text); /* NULL on failure */
 #ifdef TD_FAULTS
-/* Tests: the n-th allocation from now fails (1 = the next), 0 turns it off; the count of allocations since. */
+/* Tests: the n-th allocation from now fails (1 = the next), 0 turns it off; the count of allocations since.
+ */
 void td_memory_fail_at(uint64_t n);
 uint64_t td_memory_count(void);
 /* Blocks given out and not freed. */
@@ -89,10 +91,10 @@ struct td_bytes {
   const void *data;
   size_t size;
   enum tandem_payload_bytes kind;
-  void *base;         /* of the mapping or the copy */
+  void *base; /* of the mapping or the copy */
   size_t base_size;
-  int fd;             /* of the mapped file, for its stat data; -1 when it could not be opened */
-  uint64_t stamp[6];  /* device, inode, size, mtime, ctime, link count when it was mapped */
+  int fd;            /* of the mapped file, for its stat data; -1 when it could not be opened */
+  uint64_t stamp[6]; /* device, inode, size, mtime, ctime, link count when it was mapped */
 };
 /* Maps (mremap of a shared read-only file mapping) or copies. `copy_only`: option payload_bytes=copy.
  * Errors: OUT_OF_MEMORY. */
@@ -148,25 +150,37 @@ void td_options_fork_unlock(void);
 
 /* ---------------------------------------------------------------- log.c */
 
-struct td_lines; /* opaque; bounded */
-struct td_lines *td_lines_create(const char *label, enum tandem_log_level level); /* NULL: lines are dropped */
+/* The lines of one load, bounded. Every field is guarded by the log's lock. */
+struct td_line;
+struct td_lines {
+  char label[128];
+  enum tandem_log_level level;
+  struct td_line *head;  /* owned */
+  struct td_line **tail; /* NULL: the list is empty */
+  unsigned count;
+  uint64_t dropped;
+};
+struct td_lines *td_lines_create(const char *label,
+                                 enum tandem_log_level level); /* NULL: lines are dropped */
 void td_lines_set_level(struct td_lines *lines, enum tandem_log_level level);
 void td_lines_add(struct td_lines *lines, enum tandem_log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 /* Error lines so far become warnings: the load went on. */
 void td_lines_forgive(struct td_lines *lines);
+/* Moves what `from` (NULL: nothing) has to `to`, which was empty: lines that may outlive their load. */
+void td_lines_move(struct td_lines *from, struct td_lines *to);
 /* Gives the lines to the sink and empties them. Never with a lock of ours held. NULL is fine. */
 void td_lines_deliver(struct td_lines *lines);
 void td_lines_destroy(struct td_lines *lines); /* delivers first */
 
 /* A vendor call under way on this thread. Nests. */
 struct td_call {
-  struct td_call *outer;            /* on this thread */
-  struct td_call *next, *previous;  /* of all threads; guarded by the log's lock */
+  struct td_call *outer;           /* on this thread */
+  struct td_call *next, *previous; /* of all threads; guarded by the log's lock */
   struct td_lines *lines;
   const struct tandem_vendor *vendor;
-  enum tandem_status worst;         /* OUT_OF_MEMORY or DEVICE_LOST when a line on this thread said so */
-  char decisive[512];               /* the first error line on this thread */
+  enum tandem_status worst; /* OUT_OF_MEMORY or DEVICE_LOST when a line on this thread said so */
+  char decisive[512];       /* the first error line on this thread */
 };
 void td_call_begin(struct td_call *call, const struct tandem_vendor *vendor, struct td_lines *lines);
 /* The status that the call ends with, and its error with the vendor's decisive line first: `status` and
@@ -211,19 +225,27 @@ struct td_key {
   enum td_identity kind;
 };
 
+/* Whose turn it is to use a load's context. `lock` guards the rest and is held for no more than that. */
+struct td_turn {
+  struct td_mutex lock;
+  struct td_cond changed;
+  bool busy;     /* a run or reset has the context */
+  uint64_t uses; /* runs and resets that have begun, the waiting ones included */
+};
+
 /* A load's hold on an entry; part of the load, linked into the pool while it holds. */
 struct td_lease {
-  struct td_entry *entry;          /* shared */
+  struct td_entry *entry;           /* shared */
   struct td_lease *next, *previous; /* guarded by the pool's lock */
-  struct td_mutex *context_lock;   /* reset in a forked child */
+  struct td_turn *turn;             /* reset in a forked child */
 };
 
 struct td_want {
   struct td_key key;
-  const void *engine;              /* borrowed */
+  const void *engine; /* borrowed */
   const char *const *option_values;
-  int64_t budget;                  /* -1: automatic */
-  bool share;                      /* option use_shared_engines */
+  int64_t budget; /* -1: automatic */
+  bool share;     /* option use_shared_engines */
   bool across_budgets;
   bool payload_copy;
   uint64_t flight_timeout_ms;

@@ -4,8 +4,9 @@
  * context. Each step has its undo in one exit path, since a failed load must leave nothing. The log lines of
  * the load are delivered last, when its entry is published or withdrawn and nothing is locked.
  *
- * `lock` is the context's lock: held over this load's own run and reset and nothing else. Everything else of
- * a load is constant once it was handed out.
+ * `turn` says who has the context: a run or reset of this load, and nothing else. It also counts the uses
+ * under way, so that a load is not destroyed under a run that still has to tell its lines or waits for its
+ * turn. Everything else of a load is constant once it was handed out.
  */
 #include "base.h"
 
@@ -20,7 +21,7 @@ struct tandem_load {
   struct td_lease lease;
   void *context; /* owned */
   struct tandem_context_io io;
-  struct td_mutex lock;
+  struct td_turn turn;
   struct td_lines *lines; /* owned; may be NULL */
   struct td_got got;
   double seconds;
@@ -203,7 +204,7 @@ static enum tandem_status create(const struct tandem_load_desc *desc, struct tan
   load->id = atomic_fetch_add(&last_id, 1) + 1;
   load->vendor = vendor;
   load->process = (long)getpid();
-  load->lease.context_lock = &load->lock;
+  load->lease.turn = &load->turn;
   if (desc->label != NULL)
     snprintf(load->label, sizeof load->label, "%s", desc->label);
   else
@@ -245,11 +246,50 @@ enum tandem_status tandem_load_create(const struct tandem_load_desc *desc, struc
 
 /* ---------------------------------------------------------------- use */
 
-static void lock_context(struct tandem_load *load) {
-  if (td_mutex_trylock(&load->lock))
+static void begin_use(struct tandem_load *load) {
+  struct td_turn *turn = &load->turn;
+  td_mutex_lock(&turn->lock);
+  turn->uses++;
+  while (turn->busy) {
+    td_mutex_unlock(&turn->lock);
+    td_wait_begin();
+    td_mutex_lock(&turn->lock);
+    while (turn->busy)
+      td_cond_wait(&turn->changed, &turn->lock);
+    td_mutex_unlock(&turn->lock);
+    td_wait_end(); /* may block in the host, so the turn is not taken before it */
+    td_mutex_lock(&turn->lock);
+  }
+  turn->busy = true;
+  td_mutex_unlock(&turn->lock);
+}
+
+/* After this the load may be destroyed by whoever waits for that, so the lines go out without it. */
+static void end_use(struct tandem_load *load) {
+  struct td_turn *turn = &load->turn;
+  struct td_lines said = {.level = TANDEM_LOG_WARNING};
+  td_lines_move(load->lines, &said);
+  td_mutex_lock(&turn->lock);
+  turn->busy = false;
+  if (turn->uses > 0) /* 0: forked meanwhile */
+    turn->uses--;
+  td_cond_broadcast(&turn->changed);
+  td_mutex_unlock(&turn->lock);
+  td_lines_deliver(&said);
+}
+
+static void await_uses(struct tandem_load *load) {
+  struct td_turn *turn = &load->turn;
+  td_mutex_lock(&turn->lock);
+  bool used = turn->uses > 0;
+  td_mutex_unlock(&turn->lock);
+  if (!used)
     return;
   td_wait_begin();
-  td_mutex_lock(&load->lock);
+  td_mutex_lock(&turn->lock);
+  while (turn->uses > 0)
+    td_cond_wait(&turn->changed, &turn->lock);
+  td_mutex_unlock(&turn->lock);
   td_wait_end();
 }
 
@@ -258,8 +298,7 @@ void tandem_load_destroy(struct tandem_load *load) {
     return;
   int cancel = td_cancel_disable();
   if (!td_entry_inherited(load->lease.entry)) {
-    lock_context(load);
-    td_mutex_unlock(&load->lock);
+    await_uses(load);
     struct td_call call;
     td_call_begin(&call, load->vendor, load->lines);
     load->vendor->context_destroy(load->context);
@@ -267,7 +306,7 @@ void tandem_load_destroy(struct tandem_load *load) {
   }
   td_pool_release(&load->lease, load->lines);
   td_lines_destroy(load->lines);
-  td_mutex_fini(&load->lock);
+  td_mutex_fini(&load->turn.lock);
   td_free(load);
   td_cancel_restore(cancel);
 }
@@ -391,14 +430,13 @@ static enum tandem_status use_context(struct tandem_load *load, const struct tan
                                       struct tandem_error *error) {
   struct td_call call;
   enum tandem_status status;
-  lock_context(load);
+  begin_use(load);
   td_call_begin(&call, load->vendor, load->lines);
   if (run != NULL)
     status = td_call_end(&call, load->vendor->run(load->context, run, error), "run", error);
   else
     status = td_call_end(&call, load->vendor->reset(load->context, error), "reset the state", error);
-  td_mutex_unlock(&load->lock);
-  td_lines_deliver(load->lines);
+  end_use(load);
   return status;
 }
 

@@ -17,21 +17,12 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { LINE_MAX_SIZE = 2048, LINES_MAX = 256, LABEL_SIZE = 128 };
+enum { LINE_MAX_SIZE = 2048, LINES_MAX = 256, LABEL_SIZE = sizeof(((struct td_lines *)0)->label) };
 
-struct line {
-  struct line *next;
+struct td_line {
+  struct td_line *next;
   enum tandem_log_level level;
   char text[];
-};
-
-struct td_lines {
-  char label[LABEL_SIZE];
-  enum tandem_log_level level;
-  struct line *head;
-  struct line **tail;
-  unsigned count;
-  uint64_t dropped;
 };
 
 static struct td_mutex log_lock;
@@ -97,9 +88,9 @@ void td_lines_set_level(struct td_lines *lines, enum tandem_log_level level) {
   td_mutex_unlock(&log_lock);
 }
 
-static struct line *make_line(enum tandem_log_level level, const char *origin, const char *text) {
+static struct td_line *make_line(enum tandem_log_level level, const char *origin, const char *text) {
   size_t origin_size = strlen(origin), text_size = strnlen(text, LINE_MAX_SIZE - LABEL_SIZE);
-  struct line *line = td_alloc(sizeof *line + origin_size + text_size + 3);
+  struct td_line *line = td_alloc(sizeof *line + origin_size + text_size + 3);
   if (line == NULL)
     return NULL;
   line->level = level;
@@ -112,7 +103,7 @@ static struct line *make_line(enum tandem_log_level level, const char *origin, c
 }
 
 /* Takes `line` (NULL counts as a drop); returns the line that had no room, for the caller to free. */
-static struct line *append_locked(struct td_lines *lines, struct line *line) {
+static struct td_line *append_locked(struct td_lines *lines, struct td_line *line) {
   if (line == NULL || lines->count >= LINES_MAX) {
     lines->dropped++;
     dropped_total++;
@@ -136,7 +127,7 @@ void td_lines_add(struct td_lines *lines, enum tandem_log_level level, const cha
     write_stderr(level, text);
   if (lines == NULL)
     return;
-  struct line *line = make_line(level, "", text);
+  struct td_line *line = make_line(level, "", text);
   td_mutex_lock(&log_lock);
   line = append_locked(lines, line);
   td_mutex_unlock(&log_lock);
@@ -147,20 +138,32 @@ void td_lines_forgive(struct td_lines *lines) {
   if (lines == NULL)
     return;
   td_mutex_lock(&log_lock);
-  for (struct line *line = lines->head; line != NULL; line = line->next)
+  for (struct td_line *line = lines->head; line != NULL; line = line->next)
     if (line->level == TANDEM_LOG_ERROR)
       line->level = TANDEM_LOG_WARNING;
   td_mutex_unlock(&log_lock);
 }
 
-static struct line *detach_locked(struct td_lines *lines, uint64_t *dropped) {
-  struct line *head = lines->head;
+static struct td_line *detach_locked(struct td_lines *lines, uint64_t *dropped) {
+  struct td_line *head = lines->head;
   lines->head = NULL;
   lines->tail = &lines->head;
   lines->count = 0;
   *dropped = lines->dropped;
   lines->dropped = 0;
   return head;
+}
+
+void td_lines_move(struct td_lines *from, struct td_lines *to) {
+  if (from == NULL)
+    return;
+  td_mutex_lock(&log_lock);
+  memcpy(to->label, from->label, sizeof to->label);
+  to->level = from->level;
+  to->count = from->count;
+  to->tail = from->head != NULL ? from->tail : NULL;
+  to->head = detach_locked(from, &to->dropped);
+  td_mutex_unlock(&log_lock);
 }
 
 struct sink {
@@ -179,9 +182,9 @@ static void emit(const struct sink *sink, const char *label, enum tandem_log_lev
 }
 
 static void emit_list(const struct sink *sink, const char *label, enum tandem_log_level level,
-                      struct line *head, uint64_t dropped) {
+                      struct td_line *head, uint64_t dropped) {
   while (head != NULL) {
-    struct line *line = head;
+    struct td_line *line = head;
     head = line->next;
     if (line->level <= level)
       emit(sink, label, line->level, line->text);
@@ -196,7 +199,7 @@ static void emit_list(const struct sink *sink, const char *label, enum tandem_lo
 }
 
 void td_lines_deliver(struct td_lines *lines) {
-  struct line *own = NULL, *strays = NULL;
+  struct td_line *own = NULL, *strays = NULL;
   uint64_t own_dropped = 0, strays_dropped = 0;
   enum tandem_log_level level = TANDEM_LOG_WARNING;
   td_mutex_lock(&log_lock);
@@ -283,7 +286,7 @@ void td_log_vendor(const struct tandem_vendor *vendor, enum tandem_log_level lev
   }
   if (write_directly())
     write_stderr(level, text);
-  struct line *line = make_line(level, name, text);
+  struct td_line *line = make_line(level, name, text);
   td_mutex_lock(&log_lock);
   struct td_call *call = own != NULL ? own : (calls != NULL && calls->next == NULL) ? calls : NULL;
   line = append_locked(call != NULL && call->lines != NULL ? call->lines : &pending, line);

@@ -358,11 +358,10 @@ static enum tandem_status fly(const struct td_want *want, struct td_entry *entry
   td_cond_broadcast(&pool.changed);
   td_mutex_unlock(&pool.lock);
   if (twin != NULL) {
-    td_lines_add(
-        want->lines, TANDEM_LOG_INFO,
-        "the budget came to %lld bytes, which engine %llu has already: that one is used and the "
-        "new copy is freed",
-        (long long)twin->info.effective_budget, (unsigned long long)twin->id);
+    td_lines_add(want->lines, TANDEM_LOG_INFO,
+                 "the budget came to %lld bytes, which engine %llu has already: that one is used and the "
+                 "new copy is freed",
+                 (long long)twin->info.effective_budget, (unsigned long long)twin->id);
     destroy_engine(entry, want->lines);
     got->shared = true;
   }
@@ -735,8 +734,8 @@ static void repair_child(void) {
     place = &entry->next;
   }
   for (struct td_lease *lease = pool.leases; lease != NULL; lease = lease->next)
-    if (lease->context_lock != NULL)
-      *lease->context_lock = (struct td_mutex){{0}};
+    if (lease->turn != NULL)
+      *lease->turn = (struct td_turn){.busy = false};
 }
 
 static void install_handlers(void) {
