@@ -55,6 +55,7 @@ struct Plan {
   size_t input_count, output_count; /* tensors and others */
   std::vector<PlanTensor> inputs, outputs;
   std::vector<std::string> operators;
+  std::vector<std::string> externals; /* keys of tensors that a data file has to bring */
   std::vector<PlanDelegate> delegates;
 };
 
@@ -77,8 +78,10 @@ struct DataLayout {
 };
 bool read_data_layout(const void *head, size_t size, uint64_t file_size, DataLayout *layout,
                       std::string *why);
-/* Verifies a data file's flatbuffer and all that ExecuTorch will follow in it. */
-bool check_data(const void *buffer, const DataLayout &layout, uint64_t file_size, std::string *why);
+/* Verifies a data file's flatbuffer and all that ExecuTorch will follow in it, and lists the keys that are
+ * no tensors: ExecuTorch must not be asked for such a tensor. */
+bool check_data(const void *buffer, const DataLayout &layout, uint64_t file_size,
+                std::vector<std::string> *untyped, std::string *why);
 
 } // namespace tandem
 

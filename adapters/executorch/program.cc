@@ -301,6 +301,7 @@ struct ProgramState {
   uint64_t file_size = 0;
   std::vector<std::unique_ptr<er::DataLoader>> data_loaders;
   std::vector<std::unique_ptr<ex::FlatTensorDataMap>> data_maps;
+  std::vector<std::string> untyped; /* keys of the data files that are no tensors */
   std::unique_ptr<er::NamedDataMap> merged;
   const er::NamedDataMap *named_data = nullptr; /* one of the above */
   std::optional<er::Program> program;
@@ -384,7 +385,7 @@ enum tandem_status open_data(ProgramState *state, const char *path, bool read, s
     if (!head.ok() || !tandem::read_data_layout(head->data(), head->size(), *size, &layout, &why))
       return fail(error, TANDEM_BAD_PROGRAM, "%s: %s", path, why.empty() ? "cannot be read" : why.c_str());
     auto buffer = loader->load(0, static_cast<size_t>(layout.buffer_size), Segment(Segment::Type::External));
-    if (!buffer.ok() || !tandem::check_data(buffer->data(), layout, *size, &why))
+    if (!buffer.ok() || !tandem::check_data(buffer->data(), layout, *size, &state->untyped, &why))
       return fail(error, TANDEM_BAD_PROGRAM, "%s: %s", path, why.empty() ? "cannot be read" : why.c_str());
   }
   OpenDoor open;
@@ -611,6 +612,17 @@ enum tandem_status plan_memory(MethodState *state, const er::MethodMeta &meta, s
   return TANDEM_OK;
 }
 
+/* ExecuTorch asks a data file for a tensor's layout without looking whether it has one. */
+enum tandem_status check_externals(const MethodState &state, struct tandem_error *error) {
+  for (const std::string &name : state.get_plan().externals)
+    for (const std::string &untyped : state.program->untyped)
+      if (name == untyped)
+        return fail(error, TANDEM_BAD_PROGRAM,
+                    "method \"%s\": \"%s\" is a tensor, in the data file it is none",
+                    state.get_plan().name.c_str(), name.c_str());
+  return TANDEM_OK;
+}
+
 enum tandem_status check_tensors(const MethodState &state, struct tandem_error *error) {
   const Plan &plan = state.get_plan();
   const MethodIo &io = state.get_io();
@@ -748,6 +760,8 @@ enum tandem_status create_method(const std::shared_ptr<ProgramState> &program, c
   if (meta->num_inputs() != plan.input_count || meta->num_outputs() != plan.output_count)
     return fail(error, TANDEM_BAD_PROGRAM, "method \"%s\": two methods have this name", name);
   status = check_tensors(*state, error);
+  if (status == TANDEM_OK)
+    status = check_externals(*state, error);
   if (status == TANDEM_OK)
     status = need_backends(plan, error);
   if (status == TANDEM_OK)

@@ -16,6 +16,8 @@
 #include "flat_tensor_generated.h"
 #include "program_generated.h"
 
+#include <executorch/runtime/core/exec_aten/util/scalar_type_util.h>
+
 #include <tandem/tandem.h>
 
 #include <cstdarg>
@@ -26,6 +28,7 @@ namespace tandem {
 
 namespace {
 
+namespace er = executorch::runtime;
 namespace pte = tandem_pte;
 namespace ptd = tandem_ptd;
 
@@ -131,10 +134,30 @@ bool read_tensors(const pte::ExecutionPlan *plan, const flatbuffers::Vector<int3
   return true;
 }
 
+bool read_externals(const pte::ExecutionPlan *plan, std::vector<std::string> *externals, std::string *why) {
+  for (size_t i = 0; i < count_of(plan->values()); i++) {
+    const pte::EValue *value = plan->values()->Get(static_cast<flatbuffers::uoffset_t>(i));
+    const pte::Tensor *tensor = value ? value->val_as_Tensor() : nullptr;
+    const pte::ExtraTensorInfo *extra = tensor ? tensor->extra_tensor_info() : nullptr;
+    if (!extra || extra->location() != pte::TensorDataLocation_EXTERNAL)
+      continue;
+    if (externals->size() >= list_limit || !extra->fully_qualified_name())
+      return refuse(why, "value %zu, a tensor in a data file, has no name or is one too many", i);
+    externals->push_back(copy_text(extra->fully_qualified_name()));
+  }
+  return true;
+}
+
 bool read_delegate(const pte::Program *program, const pte::BackendDelegate *delegate, const char *base,
                    const Layout &layout, uint64_t file_size, PlanDelegate *out, std::string *why) {
   if (!delegate || !copy_name(delegate->id(), "a delegate", &out->backend, why))
     return delegate ? false : refuse(why, "a delegate is missing");
+  /* ExecuTorch follows these without a look. */
+  for (size_t i = 0; i < count_of(delegate->compile_specs()); i++) {
+    const pte::CompileSpec *spec = delegate->compile_specs()->Get(static_cast<flatbuffers::uoffset_t>(i));
+    if (!spec || !spec->key() || !spec->value())
+      return refuse(why, "compile spec %zu of %s has no key or no value", i, out->backend.c_str());
+  }
   const pte::BackendDelegateDataReference *reference = delegate->processed();
   if (!reference)
     return refuse(why, "the delegate for %s has no payload", out->backend.c_str());
@@ -178,7 +201,8 @@ bool read_plan(const pte::Program *program, const pte::ExecutionPlan *source, co
   plan->input_count = count_of(source->inputs());
   plan->output_count = count_of(source->outputs());
   if (!read_tensors(source, source->inputs(), "input", &plan->inputs, why) ||
-      !read_tensors(source, source->outputs(), "output", &plan->outputs, why))
+      !read_tensors(source, source->outputs(), "output", &plan->outputs, why) ||
+      !read_externals(source, &plan->externals, why))
     return false;
   if (count_of(source->operators()) > list_limit || count_of(source->delegates()) > list_limit)
     return refuse(why, "%zu operators and %zu delegates: expected at most %zu of each",
@@ -200,6 +224,25 @@ bool read_plan(const pte::Program *program, const pte::ExecutionPlan *source, co
     plan->delegates.push_back(std::move(delegate));
   }
   return true;
+}
+
+/* ExecuTorch takes the bytes of a tensor to be as many as its layout says. */
+bool has_layout(const ptd::TensorLayout *tensor, uint64_t segment_size) {
+  auto type = static_cast<executorch::aten::ScalarType>(tensor->scalar_type());
+  if (!er::isValid(type))
+    return false;
+  uint64_t bytes = er::elementSize(type);
+  size_t rank = count_of(tensor->sizes());
+  if (!tensor->sizes() || !tensor->dim_order() || rank > TANDEM_MAX_RANK ||
+      tensor->dim_order()->size() != rank)
+    return false;
+  for (int32_t size : *tensor->sizes())
+    if (size < 0 || __builtin_mul_overflow(bytes, static_cast<uint64_t>(size), &bytes))
+      return false;
+  for (uint8_t dimension : *tensor->dim_order())
+    if (dimension >= rank)
+      return false;
+  return bytes <= segment_size;
 }
 
 } // namespace
@@ -276,7 +319,8 @@ bool read_data_layout(const void *head, size_t size, uint64_t file_size, DataLay
   return true;
 }
 
-bool check_data(const void *buffer, const DataLayout &layout, uint64_t file_size, std::string *why) {
+bool check_data(const void *buffer, const DataLayout &layout, uint64_t file_size,
+                std::vector<std::string> *untyped, std::string *why) {
   flatbuffers::Verifier verifier(static_cast<const uint8_t *>(buffer),
                                  static_cast<size_t>(layout.buffer_size));
   if (!ptd::VerifyFlatTensorBuffer(verifier))
@@ -295,10 +339,13 @@ bool check_data(const void *buffer, const DataLayout &layout, uint64_t file_size
       return refuse(why, "\"%s\" is in segment %u of %u", copy_text(entry->key()).c_str(),
                     entry->segment_index(), file->segments()->size());
     const ptd::TensorLayout *tensor = entry->tensor_layout();
-    if (tensor &&
-        (!tensor->sizes() || !tensor->dim_order() || tensor->sizes()->size() != tensor->dim_order()->size() ||
-         tensor->sizes()->size() > TANDEM_MAX_RANK))
-      return refuse(why, "\"%s\" has sizes and a dim order that do not match",
+    if (!tensor && untyped->size() >= list_limit)
+      return refuse(why, "more than %zu entries that are no tensors", list_limit);
+    if (!tensor)
+      untyped->push_back(copy_text(entry->key()));
+    if (tensor && !has_layout(tensor, file->segments()->Get(entry->segment_index())->size()))
+      return refuse(why,
+                    "\"%s\" has no valid element type, sizes and dim order, or fewer bytes than they need",
                     copy_text(entry->key()).c_str());
   }
   return true;
