@@ -1,0 +1,451 @@
+/* The delegate as ExecuTorch's own C++ hosts use it: Module, options, tracer, errors. */
+#include <tandem/program.h>
+
+#include "demo_vendor.h"
+
+#include <executorch/devtools/etdump/etdump_flatcc.h>
+#include <executorch/extension/data_loader/buffer_data_loader.h>
+#include <executorch/extension/module/module.h>
+#include <executorch/runtime/backend/interface.h>
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+extern "C" {
+#include <cmocka.h>
+}
+
+namespace er = executorch::runtime;
+namespace ex = executorch::extension;
+using executorch::aten::ScalarType;
+using executorch::aten::Tensor;
+using executorch::aten::TensorImpl;
+
+namespace {
+
+/* What is written to stderr while it lives. */
+class Stderr {
+public:
+  Stderr() : kept_(dup(STDERR_FILENO)), file_(memfd_create("stderr", 0)) {
+    dup2(file_, STDERR_FILENO);
+  }
+  ~Stderr() {
+    give_back();
+    close(file_);
+  }
+  std::string text() {
+    give_back();
+    std::string text(static_cast<size_t>(lseek(file_, 0, SEEK_END)), '\0');
+    if (pread(file_, &text[0], text.size(), 0) != static_cast<ssize_t>(text.size()))
+      text.clear();
+    return text;
+  }
+
+private:
+  void give_back() {
+    if (kept_ < 0)
+      return;
+    dup2(kept_, STDERR_FILENO);
+    close(kept_);
+    kept_ = -1;
+  }
+  int kept_, file_;
+};
+
+size_t count_of(const std::string &text, const char *part) {
+  size_t count = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1))
+    count++;
+  return count;
+}
+
+/* A 2 x 4 tensor of float32. */
+struct Input {
+  float data[8];
+  TensorImpl::SizesType sizes[2] = {2, 4};
+  TensorImpl::DimOrderType order[2] = {0, 1};
+  TensorImpl::StridesType strides[2] = {4, 1};
+  TensorImpl impl;
+  Input() : impl(ScalarType::Float, 2, sizes, data, order, strides) {
+    for (int i = 0; i < 8; i++)
+      data[i] = static_cast<float>(i) - 3.5f;
+  }
+  er::EValue value() {
+    return er::EValue(Tensor(&impl));
+  }
+};
+
+void check_run(ex::Module *module) {
+  Input x;
+  auto result = module->forward(x.value());
+  assert_int_equal(result.error(), er::Error::Ok);
+  assert_int_equal(result->size(), 1);
+  const Tensor &y = (*result)[0].toTensor();
+  assert_int_equal(y.numel(), 8);
+  for (int i = 0; i < 8; i++)
+    assert_float_equal(y.const_data_ptr<float>()[i], x.data[i] * 2 + 3, 1e-6);
+}
+
+er::BackendInterface *backend() {
+  return er::get_backend_class("DemoBackend");
+}
+
+void two_modules_share_one_engine(void **) {
+  int before = demo.builds;
+  {
+    ex::Module one(data_path("demo_affine.pte"), ex::Module::LoadMode::Mmap);
+    ex::Module other(data_path("demo_affine.pte"), ex::Module::LoadMode::File);
+    check_run(&one);
+    check_run(&other);
+    assert_int_equal(demo.builds - before, 1);
+    assert_int_equal(demo.contexts, 2);
+  }
+  assert_int_equal(demo.contexts, 0);
+  assert_int_equal(demo.engines, 0);
+}
+
+void data_files_of_a_module_are_found(void **) {
+  int before = demo.named;
+  ex::Module module(data_path("demo_named.pte"), std::string(data_path("demo_named.ptd")));
+  check_run(&module);
+  assert_int_equal(demo.named - before, 1);
+}
+
+void options_of_one_load_reach_it_alone(void **) {
+  ex::Module module(data_path("demo_affine.pte")), plain(data_path("demo_affine.pte"));
+  er::BackendOptions<3> options;
+  options.set_option("style", "fancy");
+  options.set_option("use_shared_engines", false);
+  options.set_option("flight_timeout_ms", 5);
+  er::LoadBackendOptionsMap map;
+  assert_int_equal(map.set_options("DemoBackend", options.view()), er::Error::Ok);
+  assert_int_equal(module.load(map), er::Error::Ok);
+  int before = demo.builds;
+  check_run(&module);
+  assert_string_equal(demo.style, "fancy");
+  check_run(&plain);
+  assert_string_equal(demo.style, "plain");
+  assert_int_equal(demo.builds - before, 2);
+}
+
+void a_wrong_option_of_a_load_is_refused(void **) {
+  ex::Module module(data_path("demo_affine.pte"));
+  er::BackendOptions<1> options;
+  options.set_option("style", 7);
+  er::LoadBackendOptionsMap map;
+  assert_int_equal(map.set_options("DemoBackend", options.view()), er::Error::Ok);
+  assert_int_equal(module.load(map), er::Error::Ok);
+  Stderr lines;
+  assert_int_equal(module.load_method("forward"), er::Error::InvalidType);
+  assert_int_equal(count_of(lines.text(), "tandem: load of method \"forward\": "), 1);
+}
+
+void options_of_the_process_are_set_and_read_back(void **) {
+  er::BackendOptions<3> options;
+  options.set_option("style", "fancy");
+  options.set_option("share_across_budgets", true);
+  options.set_option("flight_timeout_ms", 77);
+  assert_int_equal(er::set_option("DemoBackend", options.view()), er::Error::Ok);
+  char value[64];
+  assert_int_equal(tandem_get_option("DemoBackend", "style", value, sizeof(value), nullptr), TANDEM_OK);
+  assert_string_equal(value, "fancy");
+
+  er::BackendOption read[4];
+  const char *keys[4] = {"style", "share_across_budgets", "flight_timeout_ms", "flight_timeout_ms"};
+  for (int i = 0; i < 4; i++)
+    strcpy(read[i].key, keys[i]);
+  read[3].value = std::array<char, er::kMaxOptionValueLength>{};
+  assert_int_equal(er::get_option("DemoBackend", er::Span<er::BackendOption>(read, 4)), er::Error::Ok);
+  assert_string_equal((std::get<std::array<char, er::kMaxOptionValueLength>>(read[0].value).data()), "fancy");
+  assert_true(std::get<bool>(read[1].value));
+  assert_int_equal(std::get<int>(read[2].value), 77);
+  assert_string_equal((std::get<std::array<char, er::kMaxOptionValueLength>>(read[3].value).data()), "77");
+
+  ex::Module module(data_path("demo_affine.pte"));
+  check_run(&module);
+  assert_string_equal(demo.style, "fancy");
+  for (const char *key : keys)
+    tandem_set_option("DemoBackend", key, nullptr, nullptr);
+}
+
+void a_span_with_a_wrong_value_changes_nothing(void **) {
+  char before[64], after[64];
+  assert_int_equal(tandem_get_option("DemoBackend", "style", before, sizeof(before), nullptr), TANDEM_OK);
+  er::BackendOptions<2> options;
+  options.set_option("style", "fancy");
+  options.set_option("flight_timeout_ms", "soon");
+  Stderr lines;
+  assert_int_equal(er::set_option("DemoBackend", options.view()), er::Error::InvalidType);
+  assert_non_null(strstr(lines.text().c_str(), "flight_timeout_ms"));
+  assert_int_equal(tandem_get_option("DemoBackend", "style", after, sizeof(after), nullptr), TANDEM_OK);
+  assert_string_equal(before, after);
+}
+
+void an_option_of_another_backend_is_ignored_and_said_once(void **) {
+  er::BackendOptions<2> options;
+  options.set_option("workspace_sharing", 2);
+  options.set_option("style", "fancy");
+  Stderr lines;
+  assert_int_equal(er::set_option("DemoBackend", options.view()), er::Error::Ok);
+  assert_int_equal(er::set_option("DemoBackend", options.view()), er::Error::Ok);
+  assert_int_equal(count_of(lines.text(), "\"workspace_sharing\""), 1);
+  char value[64];
+  assert_int_equal(tandem_get_option("DemoBackend", "style", value, sizeof(value), nullptr), TANDEM_OK);
+  assert_string_equal(value, "fancy");
+  tandem_set_option("DemoBackend", "style", nullptr, nullptr);
+
+  er::BackendOption unknown;
+  strcpy(unknown.key, "workspace_sharing");
+  assert_int_equal(er::get_option("DemoBackend", er::Span<er::BackendOption>(&unknown, 1)),
+                   er::Error::InvalidType);
+}
+
+void each_status_is_one_error(void **) {
+  const struct {
+    enum tandem_status status;
+    er::Error error;
+  } table[] = {
+#define ROW(name, number, text, executorch, python) {TANDEM_##name, er::Error::executorch},
+      TANDEM_STATUS_TABLE(ROW)
+#undef ROW
+  };
+  std::vector<er::Error> seen;
+  for (const auto &row : table) {
+    for (er::Error error : seen)
+      assert_true(error != row.error);
+    seen.push_back(row.error);
+    if (row.status == TANDEM_OK || row.status == TANDEM_DEVICE_LOST)
+      continue;
+    snprintf(demo.refuse_build, sizeof(demo.refuse_build), "refused with %s", tandem_status_name(row.status));
+    demo.refuse_status = row.status;
+    ex::Module module(data_path("demo_affine.pte"));
+    Stderr lines;
+    er::Error error = module.load_method("forward");
+    std::string text = lines.text();
+    std::string said = demo.refuse_build;
+    demo.refuse_build[0] = '\0';
+    assert_int_equal(error, row.error);
+    assert_int_equal(count_of(text, said.c_str()), 1);
+    assert_int_equal(demo.contexts, 0);
+    assert_int_equal(demo.engines, 0);
+  }
+}
+
+/* Counts what ExecuTorch's buffers give back. */
+int given_back;
+class CountingLoader final : public er::DataLoader {
+public:
+  CountingLoader(const std::string &path) {
+    FILE *file = fopen(path.c_str(), "rb");
+    assert_non_null(file);
+    size_ = fread(bytes_, 1, sizeof(bytes_), file);
+    fclose(file);
+  }
+  er::Result<er::FreeableBuffer> load(size_t offset, size_t size, const SegmentInfo &info) const override {
+    auto free = [](void *, void *, size_t) { given_back++; };
+    return er::FreeableBuffer(bytes_ + offset, size,
+                              info.segment_type == SegmentInfo::Type::Backend ? free : nullptr);
+  }
+  er::Result<size_t> size() const override {
+    return size_;
+  }
+
+private:
+  alignas(64) unsigned char bytes_[4096];
+  size_t size_;
+};
+
+void the_payload_is_given_back_by_the_load(void **) {
+  for (int fails = 0; fails < 2; fails++) {
+    ex::Module module(std::make_unique<CountingLoader>(data_path("demo_affine.pte")));
+    Stderr lines;
+    given_back = 0;
+    demo.refuse_status = TANDEM_DEVICE_ERROR;
+    strcpy(demo.refuse_build, fails ? "no" : "");
+    er::Error error = module.load_method("forward");
+    demo.refuse_build[0] = '\0';
+    assert_int_equal(error, fails ? er::Error::AccessFailed : er::Error::Ok);
+    assert_int_equal(given_back, 1);
+  }
+}
+
+bool contains(const er::Span<const char> &bytes, const char *text) {
+  for (size_t i = 0; i + strlen(text) <= bytes.size(); i++)
+    if (memcmp(bytes.data() + i, text, strlen(text)) == 0)
+      return true;
+  return false;
+}
+
+void events_reach_the_tracer(void **) {
+  auto tracer = std::make_unique<executorch::etdump::ETDumpGen>();
+  executorch::etdump::ETDumpGen *dump = tracer.get();
+  ex::Module module(data_path("demo_affine.pte"), ex::Module::LoadMode::File, std::move(tracer));
+  check_run(&module);
+  auto result = dump->get_etdump_data();
+  assert_non_null(result.buf);
+  er::Span<const char> bytes(static_cast<const char *>(result.buf), result.size);
+  assert_true(contains(bytes, "tandem load"));
+  assert_true(contains(bytes, "tandem run"));
+  assert_true(contains(bytes, "shared=0 users=1"));
+  assert_false(contains(bytes, "tandem nothing"));
+  free(result.buf);
+}
+
+/* A load made and used by hand, for arguments that ExecuTorch's own programs never give. */
+class Direct {
+public:
+  Direct() {
+    const float numbers[2] = {2.0f, 3.0f};
+    memcpy(payload_, "DEMO\1\0\0\0", 8);
+    memcpy(payload_ + 8, numbers, 8);
+    memset(payload_ + 16, 0, 4);
+    er::FreeableBuffer buffer(payload_, sizeof(payload_), nullptr);
+    er::BackendInitContext context(nullptr, nullptr, "direct");
+    auto result = backend()->init(context, &buffer, {});
+    assert_int_equal(result.error(), er::Error::Ok);
+    assert_int_equal(buffer.size(), 0);
+    handle_ = *result;
+  }
+  ~Direct() {
+    backend()->destroy(handle_);
+  }
+  er::Error run(std::vector<er::EValue *> args) {
+    er::BackendExecutionContext context(nullptr, nullptr, "direct");
+    return backend()->execute(context, handle_, er::Span<er::EValue *>(args.data(), args.size()));
+  }
+
+private:
+  char payload_[20];
+  er::DelegateHandle *handle_;
+};
+
+void an_argument_that_is_no_tensor_is_refused_by_name(void **) {
+  Direct direct;
+  Input x;
+  er::EValue number(static_cast<int64_t>(7)), tensor = x.value();
+  Stderr lines;
+  assert_int_equal(direct.run({&number, &tensor}), er::Error::InvalidArgument);
+  assert_int_equal(direct.run({&tensor, &number}), er::Error::InvalidArgument);
+  std::string text = lines.text();
+  assert_int_equal(count_of(text, "input \"x\""), 1);
+  assert_int_equal(count_of(text, "output \"y\""), 1);
+}
+
+void another_dim_order_is_refused_by_name(void **) {
+  Direct direct;
+  Input x, y;
+  x.order[0] = 1;
+  x.order[1] = 0;
+  x.strides[0] = 1;
+  x.strides[1] = 2;
+  er::EValue in = x.value(), out = y.value();
+  Stderr lines;
+  assert_int_equal(direct.run({&in, &out}), er::Error::InvalidArgument);
+  std::string text = lines.text();
+  assert_int_equal(count_of(text, "tandem: run of method \"direct\""), 1);
+  assert_true(text.find("x") != std::string::npos);
+}
+
+void the_number_of_arguments_is_checked(void **) {
+  Direct direct;
+  Input x;
+  er::EValue tensor = x.value();
+  Stderr lines;
+  assert_int_equal(direct.run({&tensor}), er::Error::InvalidArgument);
+  assert_int_equal(direct.run(std::vector<er::EValue *>(100, &tensor)), er::Error::InvalidArgument);
+  std::string text = lines.text();
+  assert_int_equal(count_of(text, "1 arguments: expected the engine's 1 inputs and 1 outputs"), 1);
+  assert_int_equal(count_of(text, "100 arguments"), 1);
+}
+
+void an_output_that_cannot_hold_the_result_is_an_error(void **) {
+  Direct direct;
+  Input x, y;
+  er::EValue in = x.value();
+  TensorImpl::SizesType small_sizes[2] = {1, 4};
+  TensorImpl small(ScalarType::Float, 2, small_sizes, y.data, y.order, y.strides); /* static shape */
+  er::EValue out((Tensor(&small)));
+  Stderr lines;
+  assert_int_equal(direct.run({&in, &out}), er::Error::InvalidArgument);
+  er::EValue good = y.value();
+  assert_int_equal(direct.run({&in, &good}), er::Error::Ok);
+  for (int i = 0; i < 8; i++)
+    assert_float_equal(y.data[i], x.data[i] * 2 + 3, 1e-6);
+}
+
+class Foreign final : public er::BackendInterface {
+public:
+  bool is_available() const override {
+    return true;
+  }
+  er::Result<er::DelegateHandle *> init(er::BackendInitContext &, er::FreeableBuffer *,
+                                        er::ArrayRef<er::CompileSpec>) const override {
+    return er::Error::NotSupported;
+  }
+  er::Error execute(er::BackendExecutionContext &, er::DelegateHandle *,
+                    er::Span<er::EValue *>) const override {
+    return er::Error::NotSupported;
+  }
+};
+
+void a_backend_that_was_there_first_stays_and_is_told_once(void **) {
+  static Foreign foreign;
+  static struct tandem_vendor taken = demo_vendor;
+  taken.name = "taken";
+  taken.backend = "TakenBackend";
+  struct tandem_error error;
+  assert_int_equal(er::register_backend({"TakenBackend", &foreign}), er::Error::Ok);
+  assert_int_equal(tandem_vendor_register(&taken, &error), TANDEM_OK);
+  Stderr lines;
+  assert_int_equal(tandem_executorch_register(&error), TANDEM_INVALID_STATE);
+  assert_non_null(strstr(error.message, "TakenBackend"));
+  assert_non_null(strstr(error.message, "before executorch.runtime"));
+  assert_int_equal(tandem_executorch_register(&error), TANDEM_INVALID_STATE);
+  assert_int_equal(count_of(lines.text(), "tandem: warning: another backend is registered as TakenBackend"),
+                   1);
+  assert_false(tandem_executorch_active("TakenBackend"));
+  assert_ptr_equal(er::get_backend_class("TakenBackend"), &foreign);
+  assert_true(tandem_executorch_active("DemoBackend"));
+  ex::Module module(data_path("demo_affine.pte"));
+  check_run(&module);
+}
+
+int register_demo(void **) {
+  struct tandem_error error;
+  return tandem_vendor_register(&demo_vendor, &error) == TANDEM_OK &&
+                 tandem_executorch_register(&error) == TANDEM_OK
+             ? 0
+             : -1;
+}
+
+} // namespace
+
+int main() {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(two_modules_share_one_engine),
+      cmocka_unit_test(data_files_of_a_module_are_found),
+      cmocka_unit_test(options_of_one_load_reach_it_alone),
+      cmocka_unit_test(a_wrong_option_of_a_load_is_refused),
+      cmocka_unit_test(options_of_the_process_are_set_and_read_back),
+      cmocka_unit_test(a_span_with_a_wrong_value_changes_nothing),
+      cmocka_unit_test(an_option_of_another_backend_is_ignored_and_said_once),
+      cmocka_unit_test(each_status_is_one_error),
+      cmocka_unit_test(the_payload_is_given_back_by_the_load),
+      cmocka_unit_test(events_reach_the_tracer),
+      cmocka_unit_test(an_argument_that_is_no_tensor_is_refused_by_name),
+      cmocka_unit_test(another_dim_order_is_refused_by_name),
+      cmocka_unit_test(the_number_of_arguments_is_checked),
+      cmocka_unit_test(an_output_that_cannot_hold_the_result_is_an_error),
+      cmocka_unit_test(a_backend_that_was_there_first_stays_and_is_told_once),
+  };
+  return cmocka_run_group_tests(tests, register_demo, nullptr);
+}
