@@ -251,7 +251,7 @@ public:
     fclose(file);
   }
   er::Result<er::FreeableBuffer> load(size_t offset, size_t size, const SegmentInfo &info) const override {
-    auto free = [](void *, void *, size_t) { given_back++; };
+    er::FreeableBuffer::FreeFn free = [](void *, void *, size_t) { given_back++; };
     return er::FreeableBuffer(bytes_ + offset, size,
                               info.segment_type == SegmentInfo::Type::Backend ? free : nullptr);
   }
