@@ -69,7 +69,7 @@ def run_rounds(models, payload):
     stats = load_in_rounds(models, payload, 60, seen)
     assert (stats.engines, stats.loads, stats.failures, stats.fallbacks) == (0, 0, 0, 0)
     assert stats.builds + stats.hits + stats.joined >= 4 * 60
-    assert any(level == host.DEBUG for level, _ in seen)
+    assert len(seen) >= 4 * 60, "each load tells how it got its engine"
     return stats.builds, stats.hits, stats.joined, len(seen)
 
 

@@ -1,0 +1,53 @@
+"""What the loads after the first cost: 157 MB of weights on the stock runtime, with tandem and without."""
+
+import fresh
+import host
+import pytest
+
+MIB = 1 << 20
+LOADS = 4
+
+
+def grow(model, tandem, execute):
+    """Private bytes of this process before the first load and after each, all loads kept."""
+    there = host.tandem() if tandem else host.stock()
+    (x,), wanted = model.case()
+    loads, sizes = [], []
+    host.collect()
+    sizes.append(host.private_bytes())
+    for _ in range(LOADS):
+        loads.append(there.load(model))
+        if execute:
+            host.same(loads[-1](x), wanted)
+        host.collect()
+        sizes.append(host.private_bytes())
+    if tandem:
+        stats = there.tandem.stats()
+        assert (stats.engines, stats.loads, stats.builds) == (1, LOADS, 1)
+        for load in loads:
+            host.same(load(x), wanted)
+    return [after - before for before, after in zip(sizes, sizes[1:])]
+
+
+def table(name, growth):
+    return f"{name:<44}" + "".join(f"{bytes / MIB:9.2f}" for bytes in growth)
+
+
+@pytest.mark.parametrize("version", ["2026.4.1", "2025.4.1"])
+def test_later_loads_of_a_path_add_at_most_one_mebibyte(version, request, figures):
+    if version == "2025.4.1":
+        library = request.getfixturevalue("library_2025")
+        model = request.getfixturevalue("models_2025").big
+        environment = {"TANDEM_OPENVINO_LIBRARY": library, "OPENVINO_LIB_PATH": library}
+    else:
+        model, environment = request.getfixturevalue("models").big, {}
+    ours = fresh.run(grow, model, tandem=True, execute=True, environment=environment, timeout=120).good()
+    # The stock delegate crashes when it runs this model with 2026.4.1 (test_payload_bytes.py): it only loads it.
+    theirs = fresh.run(
+        grow, model, tandem=False, execute=version == "2025.4.1", environment=environment, timeout=120
+    ).good()
+    figures.append(table(f"MiB that each load adds, OpenVINO {version}", range(1 * MIB, (LOADS + 1) * MIB, MIB)))
+    figures.append(table("  tandem", ours))
+    figures.append(table("  stock delegate", theirs))
+    assert all(added <= MIB for added in ours[1:]), ours
+    assert all(added > 50 * MIB for added in theirs[1:]), "the measurement does not see what a load costs"
