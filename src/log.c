@@ -309,9 +309,8 @@ void td_log_fork_unlock(void) {
   td_mutex_unlock(&log_lock);
 }
 
-/* The calls of other threads do not exist in the child. */
+/* The calls of other threads do not exist in the child. Gives the lock back. */
 void td_log_fork_child(void) {
-  log_lock = (struct td_mutex){{0}};
   calls = NULL;
   for (struct td_call *call = current; call != NULL; call = call->outer) {
     call->previous = NULL;
@@ -320,4 +319,5 @@ void td_log_fork_child(void) {
       calls->previous = call;
     calls = call;
   }
+  td_mutex_unlock(&log_lock);
 }

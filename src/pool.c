@@ -711,12 +711,9 @@ static void unlock_all(void) {
 }
 
 /* Only the forking thread lives on in the child: other threads' flights, teardowns and waits are gone, and
- * what they were working on is left alone. */
+ * what they were working on is left alone. The locks are this thread's own since lock_all, so they are given
+ * back in the ordinary way; conditions and turns may have waiters that do not exist here and start anew. */
 static void repair_child(void) {
-  td_log_fork_child();
-  td_vendor_fork_child();
-  td_options_fork_unlock();
-  pool.lock = (struct td_mutex){{0}};
   pool.changed = (struct td_cond){{0}};
   pool.alone = false;
   uint64_t self = td_thread_id();
@@ -736,6 +733,10 @@ static void repair_child(void) {
   for (struct td_lease *lease = pool.leases; lease != NULL; lease = lease->next)
     if (lease->turn != NULL)
       *lease->turn = (struct td_turn){.busy = false};
+  td_log_fork_child();
+  td_mutex_unlock(&pool.lock);
+  td_options_fork_unlock();
+  td_vendor_fork_child();
 }
 
 static void install_handlers(void) {

@@ -334,11 +334,12 @@ void td_vendor_fork_unlock(void) {
   td_mutex_unlock(&registry_lock);
 }
 
-/* A library that another thread was opening is closed for the child: that thread does not exist here. */
+/* A library that another thread was opening is closed for the child: that thread does not exist here. Gives
+ * the lock back. */
 void td_vendor_fork_child(void) {
-  registry_lock = (struct td_mutex){{0}};
   registry_changed = (struct td_cond){{0}};
   for (size_t i = 0; i < slot_count; i++)
     if (slots[i].state == LIBRARY_OPENING && slots[i].opener != td_thread_id())
       slots[i].state = LIBRARY_CLOSED;
+  td_mutex_unlock(&registry_lock);
 }
