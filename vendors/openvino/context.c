@@ -8,6 +8,10 @@
  * The shape of a dynamic output is known after the inference, so it stays in the request's memory until the
  * caller has made room, and is copied then.
  *
+ * OpenVINO keeps one tensor for an input that is passed straight on to an output: binding the output would
+ * rebind the input, whose run then reads the caller's output and writes nothing (seen with 2025.4.1 and
+ * 2026.4.1). Such outputs are found when the context is made and copied from the input.
+ *
  * The state of a model (its variables) lives in the request, so it belongs to the load; the C interface
  * cannot clear it, a new request does. A failed run forgets the bindings and keeps request and state.
  */
@@ -24,6 +28,8 @@ struct binding {
   enum ov_element element; /* constant */
   bool bound;
   bool constant; /* the shape is */
+  bool passed;   /* an output that is an input, */
+  size_t source; /* the one of this index */
 };
 
 struct context {
@@ -32,6 +38,7 @@ struct context {
   struct tandem_io *ios;            /* owned: inputs, then outputs */
   struct binding *bindings;         /* owned, likewise */
   size_t input_count, output_count;
+  bool dynamic; /* the shape of an input varies */
 };
 
 static const struct {
@@ -166,6 +173,48 @@ done:
   return status;
 }
 
+/* The smallest shape an input may have, `more` than that in dynamic dimensions; a rank that varies gives 0.
+ */
+static int32_t smallest_shape(const struct tandem_io *io, int64_t more, int64_t *shape) {
+  for (int32_t i = 0; i < io->rank; i++) {
+    int64_t least = io->min[i] == io->max[i] || io->min[i] > 0 ? io->min[i] : 1;
+    shape[i] = io->max[i] - least > more ? least + more : io->max[i];
+  }
+  return io->rank > 0 ? io->rank : 0;
+}
+
+/* Finds the outputs that are inputs: binds an address to each input and sees whether an output has it then.
+ * The address is not followed, and the next run binds every input anew. */
+static void find_passed(struct context *self) {
+  for (size_t i = 0; i < self->input_count; i++) {
+    int64_t shape[TANDEM_MAX_RANK];
+    struct ov_tensor *tensor = NULL, *found = NULL;
+    int32_t rank = smallest_shape(&self->ios[i], 0, shape);
+    if (td_ov.tensor_wrap(self->bindings[i].element, (struct ov_shape){rank, shape}, nothing, &tensor) !=
+        OV_OK)
+      continue;
+    bool bound = td_ov.request_set_input(self->request, i, tensor) == OV_OK;
+    td_ov.tensor_free(tensor);
+    for (size_t k = 0; bound && k < self->output_count; k++) {
+      struct binding *output = &self->bindings[self->input_count + k];
+      void *data = NULL;
+      if (output->passed || td_ov.request_get_output(self->request, k, &found) != OV_OK)
+        continue;
+      if (td_ov.tensor_data(found, &data) == OV_OK && data == nothing) {
+        output->passed = true;
+        output->source = i;
+      }
+      td_ov.tensor_free(found);
+    }
+    /* The next input must not be taken for this one. */
+    if (bound && td_ov.tensor_wrap(self->bindings[i].element, (struct ov_shape){rank, shape}, nothing + 1,
+                                   &tensor) == OV_OK) {
+      td_ov.request_set_input(self->request, i, tensor);
+      td_ov.tensor_free(tensor);
+    }
+  }
+}
+
 enum tandem_status td_openvino_context_create(void *engine, const struct tandem_context_desc *desc,
                                               void **context, struct tandem_context_io *io,
                                               struct tandem_error *error) {
@@ -204,6 +253,9 @@ enum tandem_status td_openvino_context_create(void *engine, const struct tandem_
     status = td_openvino_fail(error, TANDEM_DEVICE_ERROR, code, "create an infer request");
     goto failed;
   }
+  for (size_t i = 0; i < input_count; i++)
+    self->dynamic = self->dynamic || !self->bindings[i].constant;
+  find_passed(self);
   *io = (struct tandem_context_io){.inputs = self->ios,
                                    .input_count = input_count,
                                    .outputs = self->ios + input_count,
@@ -357,6 +409,55 @@ done:
   return status;
 }
 
+/* Writes an output that is an input. */
+static enum tandem_status pass_input(struct context *self, size_t index, const struct tandem_run_desc *desc,
+                                     struct tandem_error *error) {
+  const struct tandem_tensor *input = &desc->inputs[self->bindings[self->input_count + index].source];
+  size_t bytes;
+  enum tandem_status status =
+      make_room(desc, index, &self->ios[self->input_count + index], input->rank, input->shape, &bytes, error);
+  if (status == TANDEM_OK && bytes > 0)
+    memmove(desc->outputs[index].data, input->data, bytes);
+  return status;
+}
+
+/* After a run that failed for want of memory OpenVINO goes on asking for that memory in every run, of every
+ * request of the model, whose shape is the one of the run before; another shape ends that (2025.4.1 and
+ * 2026.4.1). So two of the smallest runs, of two shapes, in a request of their own, which has no state of
+ * ours. Best effort: their failure is not told, the next run tells its own. */
+static void settle(struct context *self) {
+  const struct tandem_host *host = td_openvino_host();
+  struct ov_infer_request *request = NULL;
+  if (!self->dynamic || td_ov.request_create(self->model, &request) != OV_OK)
+    return;
+  void **zeros = host->allocate((self->input_count + 1) * sizeof *zeros);
+  for (int64_t more = 0; zeros != NULL && more < 2; more++) {
+    bool bound = true;
+    for (size_t i = 0; bound && i < self->input_count; i++) {
+      int64_t shape[TANDEM_MAX_RANK];
+      struct ov_tensor *tensor = NULL;
+      size_t bytes;
+      int32_t rank = smallest_shape(&self->ios[i], more, shape);
+      bound = count_bytes(rank, shape, self->ios[i].dtype, &bytes) &&
+              (zeros[i] = host->allocate(bytes)) != NULL &&
+              td_ov.tensor_wrap(self->bindings[i].element, (struct ov_shape){rank, shape}, zeros[i],
+                                &tensor) == OV_OK;
+      if (bound) {
+        bound = td_ov.request_set_input(request, i, tensor) == OV_OK;
+        td_ov.tensor_free(tensor);
+      }
+    }
+    if (bound)
+      td_ov.request_infer(request);
+    for (size_t i = 0; i < self->input_count; i++) {
+      host->release(zeros[i]);
+      zeros[i] = NULL;
+    }
+  }
+  host->release(zeros);
+  td_ov.request_free(request);
+}
+
 enum tandem_status td_openvino_run(void *context, const struct tandem_run_desc *desc,
                                    struct tandem_error *error) {
   struct context *self = context;
@@ -372,8 +473,9 @@ enum tandem_status td_openvino_run(void *context, const struct tandem_run_desc *
   }
   for (size_t i = 0; status == TANDEM_OK && i < self->output_count; i++) {
     const struct tandem_io *io = &self->ios[self->input_count + i];
+    const struct binding *binding = &self->bindings[self->input_count + i];
     size_t bytes;
-    if (!self->bindings[self->input_count + i].constant)
+    if (!binding->constant || binding->passed)
       continue;
     status = make_room(desc, i, io, io->rank, io->min, &bytes, error);
     if (status == TANDEM_OK && bytes > 0)
@@ -381,12 +483,18 @@ enum tandem_status td_openvino_run(void *context, const struct tandem_run_desc *
   }
   if (status == TANDEM_OK) {
     int code = td_ov.request_infer(self->request);
-    if (code != OV_OK)
+    if (code != OV_OK) {
       status = td_openvino_fail(error, TANDEM_DEVICE_ERROR, code, "run the model");
+      settle(self);
+    }
   }
-  for (size_t i = 0; status == TANDEM_OK && i < self->output_count; i++)
-    if (!self->bindings[self->input_count + i].constant)
+  for (size_t i = 0; status == TANDEM_OK && i < self->output_count; i++) {
+    const struct binding *binding = &self->bindings[self->input_count + i];
+    if (binding->passed)
+      status = pass_input(self, i, desc, error);
+    else if (!binding->constant)
       status = fetch_output(self, i, desc, error);
+  }
   if (status != TANDEM_OK)
     forget_bindings(self);
   return status;
