@@ -100,6 +100,16 @@ enum tandem_status td_fail(struct tandem_error *error, enum tandem_status status
   return status;
 }
 
+enum tandem_status tandem_fail(struct tandem_error *error, enum tandem_status status, const char *format, ...) {
+  int cancel = td_cancel_disable();
+  va_list arguments;
+  va_start(arguments, format);
+  td_fail_list(error, status, format, arguments);
+  va_end(arguments);
+  td_cancel_restore(cancel);
+  return status;
+}
+
 void td_clear(struct tandem_error *error) {
   if (!error)
     return;

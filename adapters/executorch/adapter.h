@@ -13,10 +13,6 @@
 
 namespace tandem {
 
-/* Fills `error` (NULL is fine), a message that had to be cut ending in "...", and returns `status`. */
-enum tandem_status fail(struct tandem_error *error, enum tandem_status status, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-
 /* One line on stderr by write(2): ET_LOG and C++ streams are not safe inside the stock Python extension. */
 void write_line(const char *format, ...) __attribute__((format(printf, 1, 2)));
 

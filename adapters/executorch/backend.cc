@@ -145,13 +145,20 @@ enum tandem_status bind(const Handle *handle, const er::EValue *value, size_t in
                         struct tandem_tensor *tensor, int64_t *strides, struct tandem_error *error) {
   const char *what = index < handle->input_count ? "input" : "output";
   if (!value || !value->isTensor())
-    return fail(error, TANDEM_INVALID_ARGUMENT, "%s \"%s\" (argument %zu) is not a tensor but of kind %d",
-                what, tensor_name(handle, index), index, value ? static_cast<int>(value->tag) : -1);
+    return tandem_fail(error, TANDEM_INVALID_ARGUMENT,
+                       "%s \"%s\" (argument %zu) is not a tensor but of kind %d", what,
+                       tensor_name(handle, index), index, value ? static_cast<int>(value->tag) : -1);
   const executorch::aten::Tensor &source = value->toTensor();
   ssize_t rank = source.dim();
   if (rank > TANDEM_MAX_RANK)
-    return fail(error, TANDEM_INVALID_ARGUMENT, "%s \"%s\" has rank %zd: expected at most %d", what,
-                tensor_name(handle, index), rank, TANDEM_MAX_RANK);
+    return tandem_fail(error, TANDEM_INVALID_ARGUMENT, "%s \"%s\" has rank %zd: expected at most %d", what,
+                       tensor_name(handle, index), rank, TANDEM_MAX_RANK);
+  /* Planned memory lies where the program says, a damaged one too. */
+  if (reinterpret_cast<uintptr_t>(source.const_data_ptr()) % static_cast<uintptr_t>(source.element_size()) !=
+      0)
+    return tandem_fail(error, TANDEM_INVALID_ARGUMENT,
+                       "%s \"%s\" is at an address that is no multiple of %zd", what,
+                       tensor_name(handle, index), element);
   tensor->data = const_cast<void *>(source.const_data_ptr());
   tensor->size = source.nbytes();
   tensor->dtype = static_cast<int32_t>(source.scalar_type());
@@ -170,9 +177,9 @@ enum tandem_status bind(const Handle *handle, const er::EValue *value, size_t in
   for (ssize_t d = rank; d-- > 0;) {
     size_t dimension = order[static_cast<size_t>(d)];
     if (dimension >= static_cast<size_t>(rank))
-      return fail(error, TANDEM_INVALID_ARGUMENT,
-                  "%s \"%s\" has dimension %zu in its dim order: its rank is %zd", what,
-                  tensor_name(handle, index), dimension, rank);
+      return tandem_fail(error, TANDEM_INVALID_ARGUMENT,
+                         "%s \"%s\" has dimension %zu in its dim order: its rank is %zd", what,
+                         tensor_name(handle, index), dimension, rank);
     strides[dimension] = stride;
     stride *= tensor->shape[dimension] > 0 ? tensor->shape[dimension] : 1;
   }
@@ -249,9 +256,9 @@ public:
     } else {
       auto *bindings = new (std::nothrow) Binding[args.size()];
       auto *tensors = new (std::nothrow) struct tandem_tensor[args.size()];
-      status = bindings && tensors
-                   ? run(handle, args, bindings, tensors, &error)
-                   : fail(&error, TANDEM_OUT_OF_MEMORY, "no memory to describe %zu tensors", args.size());
+      status = bindings && tensors ? run(handle, args, bindings, tensors, &error)
+                                   : tandem_fail(&error, TANDEM_OUT_OF_MEMORY,
+                                                 "no memory to describe %zu tensors", args.size());
       delete[] bindings;
       delete[] tensors;
     }
@@ -278,7 +285,7 @@ public:
     struct tandem_scope *scope = nullptr;
     size_t count = 0;
     if (!texts || !known)
-      status = fail(&error, TANDEM_OUT_OF_MEMORY, "no memory for %zu options", options.size());
+      status = tandem_fail(&error, TANDEM_OUT_OF_MEMORY, "no memory for %zu options", options.size());
     for (size_t i = 0; status == TANDEM_OK && i < options.size(); i++) {
       write_option(options[i], &texts[i]);
       if (!knows(texts[i].key)) {
@@ -356,11 +363,11 @@ private:
     auto payload = processed->data_safe();
     Door *door = current_door();
     if (!handle || !texts || !options || !compiled) {
-      status = fail(error, TANDEM_OUT_OF_MEMORY, "no memory to describe the load");
+      status = tandem_fail(error, TANDEM_OUT_OF_MEMORY, "no memory to describe the load");
       goto done;
     }
     if (!payload.ok()) {
-      status = fail(error, TANDEM_UNSUPPORTED, "the payload is not in this processor's memory");
+      status = tandem_fail(error, TANDEM_UNSUPPORTED, "the payload is not in this processor's memory");
       goto done;
     }
     for (size_t i = 0; i < specs.size(); i++) {
@@ -394,7 +401,7 @@ private:
         door->loads.push_back(handle->load);
       } catch (...) {
         tandem_load_destroy(handle->load);
-        status = fail(error, TANDEM_OUT_OF_MEMORY, "no memory to list the load");
+        status = tandem_fail(error, TANDEM_OUT_OF_MEMORY, "no memory to list the load");
         goto done;
       }
     }
@@ -411,9 +418,9 @@ private:
   static enum tandem_status run(Handle *handle, er::Span<er::EValue *> args, Binding *bindings,
                                 struct tandem_tensor *tensors, struct tandem_error *error) {
     if (args.size() != handle->input_count + handle->output_count)
-      return fail(error, TANDEM_INVALID_ARGUMENT,
-                  "%zu arguments: expected the engine's %zu inputs and %zu outputs", args.size(),
-                  handle->input_count, handle->output_count);
+      return tandem_fail(error, TANDEM_INVALID_ARGUMENT,
+                         "%zu arguments: expected the engine's %zu inputs and %zu outputs", args.size(),
+                         handle->input_count, handle->output_count);
     for (size_t i = 0; i < args.size(); i++) {
       enum tandem_status status = bind(handle, args[i], i, &tensors[i], bindings[i].strides, error);
       if (status != TANDEM_OK)
@@ -469,7 +476,7 @@ enum tandem_status register_one(const char *backend, struct tandem_error *error)
   if (slot)
     return TANDEM_OK;
   if (er::get_backend_class(backend))
-    return fail(
+    return tandem_fail(
         error, TANDEM_INVALID_STATE,
         "another backend is registered as %s, so programs for it do not share engines: load tandem before "
         "anything that brings ExecuTorch's own (in Python: import tandem, or "
@@ -477,32 +484,18 @@ enum tandem_status register_one(const char *backend, struct tandem_error *error)
         backend);
   slot = free_slot();
   if (!slot)
-    return fail(error, TANDEM_OUT_OF_MEMORY, "no room for backend %s: at most %zu can be registered", backend,
-                backend_limit);
+    return tandem_fail(error, TANDEM_OUT_OF_MEMORY, "no room for backend %s: at most %zu can be registered",
+                       backend, backend_limit);
   slot->backend.name = backend;
   er::Error result = er::register_backend({backend, &slot->backend});
   if (result == er::Error::Ok)
     return TANDEM_OK;
   slot->backend.name = nullptr;
-  return fail(error, TANDEM_INTERNAL, "ExecuTorch refuses backend %s: %s", backend, er::to_string(result));
+  return tandem_fail(error, TANDEM_INTERNAL, "ExecuTorch refuses backend %s: %s", backend,
+                     er::to_string(result));
 }
 
 } // namespace
-
-enum tandem_status fail(struct tandem_error *error, enum tandem_status status, const char *format, ...) {
-  if (!error)
-    return status;
-  char text[sizeof(error->message)];
-  va_list arguments;
-  va_start(arguments, format);
-  int length = vsnprintf(text, sizeof(text), format, arguments);
-  va_end(arguments);
-  if (length >= static_cast<int>(sizeof(text)))
-    memcpy(text + sizeof(text) - 4, "...", 4);
-  error->code = status;
-  memcpy(error->message, text, sizeof(text));
-  return status;
-}
 
 void write_line(const char *format, ...) {
   char text[1536];
@@ -548,7 +541,7 @@ enum tandem_status tandem_executorch_register(struct tandem_error *error) {
       tandem::write_line("tandem: warning: %s", first.message);
     }
   } catch (...) {
-    return tandem::fail(error, TANDEM_INTERNAL, "the registry's lock failed");
+    return tandem_fail(error, TANDEM_INTERNAL, "the registry's lock failed");
   }
   if (error)
     *error = first;

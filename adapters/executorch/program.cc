@@ -51,7 +51,6 @@
 namespace er = executorch::runtime;
 namespace ex = executorch::extension;
 
-using tandem::fail;
 using tandem::Plan;
 using tandem::PlanTensor;
 
@@ -166,10 +165,14 @@ enum tandem_status to_status(er::Error error) {
 /* A delegate's own error goes on as it is; else ExecuTorch's first line and code. */
 enum tandem_status explain(const tandem::Door &door, er::Error code, enum tandem_status status,
                            const char *what, const char *name, struct tandem_error *error) {
-  if (door.failed)
-    return fail(error, door.error.code, "%s", door.error.message);
-  return fail(error, status, "%s \"%s\": %s (ExecuTorch: %s)", what, name,
-              door.log.empty() ? tandem_status_text(status) : door.log.c_str(), er::to_string(code) + 7);
+  if (door.failed) {
+    if (error)
+      *error = door.error; /* the thread's last reason is this one's whole */
+    return door.error.code;
+  }
+  return tandem_fail(error, status, "%s \"%s\": %s (ExecuTorch: %s)", what, name,
+                     door.log.empty() ? tandem_status_text(status) : door.log.c_str(),
+                     er::to_string(code) + 7);
 }
 
 struct Place {
@@ -241,7 +244,7 @@ enum tandem_status need_kernels(const Plan &plan, struct tandem_error *error) {
     if (!has_kernel(name) && name.compare(0, 22, "quantized_decomposed::") == 0)
       open_beside("libexecutorch_kernels_quantized.so", &why);
     if (!has_kernel(name))
-      return fail(
+      return tandem_fail(
           error, TANDEM_NOT_FOUND,
           "method \"%s\" needs the operator %s, for which no kernel is registered%s%s: register it, or "
           "export the program without it",
@@ -275,15 +278,15 @@ enum tandem_status need_backends(const Plan &plan, struct tandem_error *error) {
       open_beside(file, &why);
     const er::BackendInterface *backend = er::get_backend_class(name);
     if (!backend)
-      return fail(
+      return tandem_fail(
           error, TANDEM_NOT_FOUND,
           "method \"%s\" needs the backend %s, which is not registered%s%s: `tandem doctor` lists what is "
           "there",
           plan.name.c_str(), name, why.empty() ? "" : "; ", why.c_str());
     if (!backend->is_available())
-      return fail(error, TANDEM_UNAVAILABLE,
-                  "method \"%s\" needs the backend %s, which says it is not available", plan.name.c_str(),
-                  name);
+      return tandem_fail(error, TANDEM_UNAVAILABLE,
+                         "method \"%s\" needs the backend %s, which says it is not available",
+                         plan.name.c_str(), name);
   }
   return TANDEM_OK;
 }
@@ -344,8 +347,8 @@ template <typename Loader>
 enum tandem_status keep_loader(er::Result<Loader> result, const char *path,
                                std::unique_ptr<er::DataLoader> *loader, struct tandem_error *error) {
   if (!result.ok())
-    return fail(error, TANDEM_NOT_FOUND, "%s: cannot be read (ExecuTorch: %s)", path,
-                er::to_string(result.error()) + 7);
+    return tandem_fail(error, TANDEM_NOT_FOUND, "%s: cannot be read (ExecuTorch: %s)", path,
+                       er::to_string(result.error()) + 7);
   *loader = std::make_unique<Loader>(std::move(*result));
   return TANDEM_OK;
 }
@@ -355,13 +358,13 @@ enum tandem_status open_file(const char *path, bool read, std::unique_ptr<er::Da
                              struct tandem_error *error) {
   struct stat info;
   if (stat(path, &info) != 0)
-    return fail(error, TANDEM_NOT_FOUND, "%s: %s", path, strerror(errno));
+    return tandem_fail(error, TANDEM_NOT_FOUND, "%s: %s", path, strerror(errno));
   if (!S_ISREG(info.st_mode))
-    return fail(error, TANDEM_INVALID_ARGUMENT, "%s: not a regular file", path);
+    return tandem_fail(error, TANDEM_INVALID_ARGUMENT, "%s: not a regular file", path);
   if (access(path, R_OK) != 0)
-    return fail(error, TANDEM_NOT_FOUND, "%s: %s", path, strerror(errno));
+    return tandem_fail(error, TANDEM_NOT_FOUND, "%s: %s", path, strerror(errno));
   if (info.st_size == 0)
-    return fail(error, TANDEM_BAD_PROGRAM, "%s: the file is empty", path);
+    return tandem_fail(error, TANDEM_BAD_PROGRAM, "%s: the file is empty", path);
   if (read)
     return keep_loader(ex::FileDataLoader::from(path), path, loader, error);
   return keep_loader(ex::MmapDataLoader::from(path, ex::MmapDataLoader::MlockConfig::NoMlock), path, loader,
@@ -378,15 +381,17 @@ enum tandem_status open_data(ProgramState *state, const char *path, bool read, s
   tandem::DataLayout layout = {};
   auto size = loader->size();
   if (!size.ok() || *size < tandem::head_size)
-    return fail(error, TANDEM_BAD_PROGRAM, "%s: %zu bytes: a data file has at least %zu", path,
-                size.ok() ? *size : 0, tandem::head_size);
+    return tandem_fail(error, TANDEM_BAD_PROGRAM, "%s: %zu bytes: a data file has at least %zu", path,
+                       size.ok() ? *size : 0, tandem::head_size);
   {
     auto head = loader->load(0, tandem::head_size, Segment(Segment::Type::External));
     if (!head.ok() || !tandem::read_data_layout(head->data(), head->size(), *size, &layout, &why))
-      return fail(error, TANDEM_BAD_PROGRAM, "%s: %s", path, why.empty() ? "cannot be read" : why.c_str());
+      return tandem_fail(error, TANDEM_BAD_PROGRAM, "%s: %s", path,
+                         why.empty() ? "cannot be read" : why.c_str());
     auto buffer = loader->load(0, static_cast<size_t>(layout.buffer_size), Segment(Segment::Type::External));
     if (!buffer.ok() || !tandem::check_data(buffer->data(), layout, *size, &state->untyped, &why))
-      return fail(error, TANDEM_BAD_PROGRAM, "%s: %s", path, why.empty() ? "cannot be read" : why.c_str());
+      return tandem_fail(error, TANDEM_BAD_PROGRAM, "%s: %s", path,
+                         why.empty() ? "cannot be read" : why.c_str());
   }
   OpenDoor open;
   auto map = ex::FlatTensorDataMap::load(loader.get());
@@ -424,26 +429,27 @@ enum tandem_status read_program(ProgramState *state, struct tandem_error *error)
   tandem::Layout layout = {};
   auto size = state->loader->size();
   if (!size.ok() || *size < tandem::head_size)
-    return fail(error, TANDEM_BAD_PROGRAM, "%s: %zu bytes: a program has at least %zu", origin,
-                size.ok() ? *size : 0, tandem::head_size);
+    return tandem_fail(error, TANDEM_BAD_PROGRAM, "%s: %zu bytes: a program has at least %zu", origin,
+                       size.ok() ? *size : 0, tandem::head_size);
   state->file_size = *size;
   {
     auto head = state->loader->load(0, tandem::head_size, Segment(Segment::Type::Program));
     if (!head.ok() || !tandem::read_layout(head->data(), head->size(), state->file_size, &layout, &why))
-      return fail(error, TANDEM_BAD_PROGRAM, "%s: %s", origin, why.empty() ? "cannot be read" : why.c_str());
+      return tandem_fail(error, TANDEM_BAD_PROGRAM, "%s: %s", origin,
+                         why.empty() ? "cannot be read" : why.c_str());
     auto buffer =
         state->loader->load(0, static_cast<size_t>(layout.program_size), Segment(Segment::Type::Program));
     if (!buffer.ok())
-      return fail(error,
-                  to_status(buffer.error()) == TANDEM_OUT_OF_MEMORY ? TANDEM_OUT_OF_MEMORY
-                                                                    : TANDEM_BAD_PROGRAM,
-                  "%s: %llu bytes of program cannot be read", origin,
-                  static_cast<unsigned long long>(layout.program_size));
+      return tandem_fail(error,
+                         to_status(buffer.error()) == TANDEM_OUT_OF_MEMORY ? TANDEM_OUT_OF_MEMORY
+                                                                           : TANDEM_BAD_PROGRAM,
+                         "%s: %llu bytes of program cannot be read", origin,
+                         static_cast<unsigned long long>(layout.program_size));
     if (reinterpret_cast<uintptr_t>(buffer->data()) % 16 != 0)
-      return fail(error, TANDEM_INVALID_ARGUMENT, "%s: the bytes of a program must begin at a multiple of 16",
-                  origin);
+      return tandem_fail(error, TANDEM_INVALID_ARGUMENT,
+                         "%s: the bytes of a program must begin at a multiple of 16", origin);
     if (!tandem::read_plans(buffer->data(), layout, state->file_size, &state->plans, &why))
-      return fail(error, TANDEM_BAD_PROGRAM, "%s: %s", origin, why.c_str());
+      return tandem_fail(error, TANDEM_BAD_PROGRAM, "%s: %s", origin, why.c_str());
   }
   OpenDoor open;
   auto program = er::Program::load(state->loader.get(), er::Program::Verification::InternalConsistency);
@@ -474,7 +480,7 @@ enum tandem_status create_program(const struct tandem_program_desc *desc, std::s
   }
   for (size_t i = 0; status == TANDEM_OK && i < desc->data_path_count; i++) {
     if (!desc->data_paths[i])
-      return fail(error, TANDEM_INVALID_ARGUMENT, "data_paths[%zu] is NULL", i);
+      return tandem_fail(error, TANDEM_INVALID_ARGUMENT, "data_paths[%zu] is NULL", i);
     status = open_data(state.get(), desc->data_paths[i], desc->read, error);
   }
   if (status == TANDEM_OK)
@@ -496,8 +502,8 @@ enum tandem_status find_plan(const ProgramState &state, const char *name, size_t
     }
     names += (i ? ", \"" : "\"") + state.plans[i].name + "\"";
   }
-  return fail(error, TANDEM_NOT_FOUND, "%s has no method \"%s\": it has %s", state.origin.c_str(), name,
-              names.empty() ? "none" : names.c_str());
+  return tandem_fail(error, TANDEM_NOT_FOUND, "%s has no method \"%s\": it has %s", state.origin.c_str(),
+                     name, names.empty() ? "none" : names.c_str());
 }
 
 enum tandem_status read_delegates(ProgramState *state, size_t plan, struct tandem_error *error) {
@@ -517,9 +523,10 @@ enum tandem_status read_delegates(ProgramState *state, size_t plan, struct tande
       auto bytes = state->loader->load(static_cast<size_t>(source.file_offset), entry.payload_size,
                                        Segment(Segment::Type::Backend, 0, entry.backend));
       if (!bytes.ok())
-        return fail(error, to_status(bytes.error()),
-                    "%s: the %zu bytes of %s's payload at %llu cannot be read", state->origin.c_str(),
-                    entry.payload_size, entry.backend, static_cast<unsigned long long>(source.file_offset));
+        return tandem_fail(error, to_status(bytes.error()),
+                           "%s: the %zu bytes of %s's payload at %llu cannot be read", state->origin.c_str(),
+                           entry.payload_size, entry.backend,
+                           static_cast<unsigned long long>(source.file_offset));
       payloads.push_back(std::make_unique<er::FreeableBuffer>(std::move(*bytes)));
       entry.payload = payloads.back()->data();
     }
@@ -594,17 +601,18 @@ enum tandem_status plan_memory(MethodState *state, const er::MethodMeta &meta, s
     auto size = meta.memory_planned_buffer_size(i);
     auto device = meta.memory_planned_buffer_device(i);
     if (!size.ok() || *size < 0 || !device.ok())
-      return fail(error, TANDEM_BAD_PROGRAM, "method \"%s\": planned buffer %zu has no valid size", name, i);
+      return tandem_fail(error, TANDEM_BAD_PROGRAM, "method \"%s\": planned buffer %zu has no valid size",
+                         name, i);
     if (!device->is_cpu())
-      return fail(
+      return tandem_fail(
           error, TANDEM_UNSUPPORTED,
           "method \"%s\": planned buffer %zu is in device memory: export with planned memory on the CPU",
           name, i);
     uint8_t *memory = allocate_planned(state, static_cast<size_t>(*size));
     if (!memory)
-      return fail(error, TANDEM_OUT_OF_MEMORY,
-                  "method \"%s\": no memory for planned buffer %zu of %lld bytes", name, i,
-                  static_cast<long long>(*size));
+      return tandem_fail(error, TANDEM_OUT_OF_MEMORY,
+                         "method \"%s\": no memory for planned buffer %zu of %lld bytes", name, i,
+                         static_cast<long long>(*size));
     state->spans.emplace_back(memory, static_cast<size_t>(*size));
   }
   state->planned.emplace(er::Span<er::Span<uint8_t>>(state->spans.data(), state->spans.size()));
@@ -617,9 +625,9 @@ enum tandem_status check_externals(const MethodState &state, struct tandem_error
   for (const std::string &name : state.get_plan().externals)
     for (const std::string &untyped : state.program->untyped)
       if (name == untyped)
-        return fail(error, TANDEM_BAD_PROGRAM,
-                    "method \"%s\": \"%s\" is a tensor, in the data file it is none",
-                    state.get_plan().name.c_str(), name.c_str());
+        return tandem_fail(error, TANDEM_BAD_PROGRAM,
+                           "method \"%s\": \"%s\" is a tensor, in the data file it is none",
+                           state.get_plan().name.c_str(), name.c_str());
   return TANDEM_OK;
 }
 
@@ -631,14 +639,15 @@ enum tandem_status check_tensors(const MethodState &state, struct tandem_error *
     const PlanTensor &tensor = input ? plan.inputs[i] : plan.outputs[i - plan.inputs.size()];
     const struct tandem_io &facts = input ? io.inputs[i] : io.outputs[i - plan.inputs.size()];
     if (tandem_dtype_size(tensor.dtype) == 0)
-      return fail(error, TANDEM_UNSUPPORTED,
-                  "method \"%s\": %s \"%s\" has the element type %d, unknown to tandem", plan.name.c_str(),
-                  input ? "input" : "output", facts.name, tensor.dtype);
+      return tandem_fail(error, TANDEM_UNSUPPORTED,
+                         "method \"%s\": %s \"%s\" has the element type %d, unknown to tandem",
+                         plan.name.c_str(), input ? "input" : "output", facts.name, tensor.dtype);
     if (!tensor.in_order)
-      return fail(error, TANDEM_UNSUPPORTED,
-                  "method \"%s\": %s \"%s\" is not laid out with its last dimension fastest: export it in "
-                  "contiguous format",
-                  plan.name.c_str(), input ? "input" : "output", facts.name);
+      return tandem_fail(
+          error, TANDEM_UNSUPPORTED,
+          "method \"%s\": %s \"%s\" is not laid out with its last dimension fastest: export it in "
+          "contiguous format",
+          plan.name.c_str(), input ? "input" : "output", facts.name);
   }
   return TANDEM_OK;
 }
@@ -667,12 +676,12 @@ enum tandem_status give_options(MethodState *state, const struct tandem_option *
   const Plan &plan = state->get_plan();
   for (size_t i = 0; i < count; i++) {
     if (!options[i].key || !options[i].value)
-      return fail(error, TANDEM_INVALID_ARGUMENT, "option %zu has no key or no value", i);
+      return tandem_fail(error, TANDEM_INVALID_ARGUMENT, "option %zu has no key or no value", i);
     if (strlen(options[i].key) >= er::kMaxOptionKeyLength ||
         strlen(options[i].value) >= er::kMaxOptionValueLength)
-      return fail(error, TANDEM_BAD_OPTION,
-                  "option \"%.80s\": expected a key below %zu and a value below %zu bytes", options[i].key,
-                  er::kMaxOptionKeyLength, er::kMaxOptionValueLength);
+      return tandem_fail(error, TANDEM_BAD_OPTION,
+                         "option \"%.80s\": expected a key below %zu and a value below %zu bytes",
+                         options[i].key, er::kMaxOptionKeyLength, er::kMaxOptionValueLength);
     state->text_options.push_back(make_option(options[i], false));
     state->typed_options.push_back(make_option(options[i], true));
   }
@@ -684,9 +693,9 @@ enum tandem_status give_options(MethodState *state, const struct tandem_option *
         tandem_executorch_active(name) ? state->text_options : state->typed_options;
     if (state->option_map.set_options(name, er::Span<er::BackendOption>(list.data(), list.size())) !=
         er::Error::Ok)
-      return fail(error, TANDEM_UNSUPPORTED,
-                  "method \"%s\" has too many backends to give options to: %s is one more", plan.name.c_str(),
-                  name);
+      return tandem_fail(error, TANDEM_UNSUPPORTED,
+                         "method \"%s\" has too many backends to give options to: %s is one more",
+                         plan.name.c_str(), name);
   }
   if (!plan.delegates.empty())
     return TANDEM_OK;
@@ -758,7 +767,7 @@ enum tandem_status create_method(const std::shared_ptr<ProgramState> &program, c
   if (!meta.ok())
     return explain(open.door, meta.error(), TANDEM_BAD_PROGRAM, "method", name, error);
   if (meta->num_inputs() != plan.input_count || meta->num_outputs() != plan.output_count)
-    return fail(error, TANDEM_BAD_PROGRAM, "method \"%s\": two methods have this name", name);
+    return tandem_fail(error, TANDEM_BAD_PROGRAM, "method \"%s\": two methods have this name", name);
   status = check_tensors(*state, error);
   if (status == TANDEM_OK)
     status = check_externals(*state, error);
@@ -832,21 +841,27 @@ enum tandem_status check_input(const struct tandem_io &io, const struct tandem_t
                                struct tandem_error *error) {
   size_t bytes = 0;
   if (tensor.dtype != io.dtype)
-    return fail(error, TANDEM_INVALID_ARGUMENT, "input \"%s\" is %s: expected %s", io.name,
-                tandem_dtype_name(tensor.dtype), tandem_dtype_name(io.dtype));
+    return tandem_fail(error, TANDEM_INVALID_ARGUMENT, "input \"%s\" is %s: expected %s", io.name,
+                       tandem_dtype_name(tensor.dtype), tandem_dtype_name(io.dtype));
   if (tensor.rank != io.rank)
-    return fail(error, TANDEM_INVALID_ARGUMENT, "input \"%s\" has rank %d: expected %d, shape %s", io.name,
-                tensor.rank, io.rank, bounds_text(io).c_str());
+    return tandem_fail(error, TANDEM_INVALID_ARGUMENT, "input \"%s\" has rank %d: expected %d, shape %s",
+                       io.name, tensor.rank, io.rank, bounds_text(io).c_str());
   for (int32_t d = 0; d < io.rank; d++)
     if (tensor.shape[d] < io.min[d] || tensor.shape[d] > io.max[d] || tensor.shape[d] > INT32_MAX)
-      return fail(error, TANDEM_INVALID_ARGUMENT, "input \"%s\" has the shape %s: expected %s", io.name,
-                  shape_text(tensor.shape, tensor.rank).c_str(), bounds_text(io).c_str());
+      return tandem_fail(error, TANDEM_INVALID_ARGUMENT, "input \"%s\" has the shape %s: expected %s",
+                         io.name, shape_text(tensor.shape, tensor.rank).c_str(), bounds_text(io).c_str());
   if (!is_contiguous(tensor))
-    return fail(error, TANDEM_INVALID_ARGUMENT, "input \"%s\" is not contiguous: copy it first", io.name);
+    return tandem_fail(error, TANDEM_INVALID_ARGUMENT, "input \"%s\" is not contiguous: copy it first",
+                       io.name);
+  if (reinterpret_cast<uintptr_t>(tensor.data) % tandem_dtype_size(io.dtype) != 0)
+    return tandem_fail(error, TANDEM_INVALID_ARGUMENT,
+                       "input \"%s\" is at an address that is no multiple of %zu", io.name,
+                       tandem_dtype_size(io.dtype));
   if (!count_bytes(tensor, &bytes) || tensor.size < bytes || (bytes > 0 && !tensor.data))
-    return fail(error, TANDEM_INVALID_ARGUMENT, "input \"%s\" has %zu bytes%s: shape %s of %s needs %zu",
-                io.name, tensor.size, tensor.data ? "" : " at NULL",
-                shape_text(tensor.shape, tensor.rank).c_str(), tandem_dtype_name(tensor.dtype), bytes);
+    return tandem_fail(error, TANDEM_INVALID_ARGUMENT,
+                       "input \"%s\" has %zu bytes%s: shape %s of %s needs %zu", io.name, tensor.size,
+                       tensor.data ? "" : " at NULL", shape_text(tensor.shape, tensor.rank).c_str(),
+                       tandem_dtype_name(tensor.dtype), bytes);
   return TANDEM_OK;
 }
 
@@ -876,7 +891,7 @@ enum tandem_status take_output(MethodState *state, size_t index, const struct ta
   struct tandem_tensor *out = &run->outputs[index];
   const er::EValue &value = state->method->get_output(planned.position);
   if (!value.isTensor())
-    return fail(error, TANDEM_INTERNAL, "output \"%s\" is not a tensor after the run", io.name);
+    return tandem_fail(error, TANDEM_INTERNAL, "output \"%s\" is not a tensor after the run", io.name);
   const executorch::aten::Tensor &tensor = value.toTensor();
   struct tandem_tensor real = *out;
   real.rank = static_cast<int32_t>(tensor.dim());
@@ -890,8 +905,8 @@ enum tandem_status take_output(MethodState *state, size_t index, const struct ta
   if (run->resize && (!same_shape || !out->data || out->size < bytes)) {
     enum tandem_status status = run->resize(run->resize_user, index, &real);
     if (status != TANDEM_OK)
-      return fail(error, status, "output \"%s\" could not be resized to %s", io.name,
-                  shape_text(real.shape, real.rank).c_str());
+      return tandem_fail(error, status, "output \"%s\" could not be resized to %s", io.name,
+                         shape_text(real.shape, real.rank).c_str());
   }
   *out = real;
   if (!out->data && !run->resize) {
@@ -900,9 +915,9 @@ enum tandem_status take_output(MethodState *state, size_t index, const struct ta
     return TANDEM_OK;
   }
   if (out->size < bytes || (bytes > 0 && !out->data))
-    return fail(error, TANDEM_INVALID_ARGUMENT,
-                "output \"%s\" has room for %zu bytes: its shape %s of %s needs %zu", io.name, out->size,
-                shape_text(real.shape, real.rank).c_str(), tandem_dtype_name(io.dtype), bytes);
+    return tandem_fail(
+        error, TANDEM_INVALID_ARGUMENT, "output \"%s\" has room for %zu bytes: its shape %s of %s needs %zu",
+        io.name, out->size, shape_text(real.shape, real.rank).c_str(), tandem_dtype_name(io.dtype), bytes);
   if (bytes > 0)
     memcpy(out->data, tensor.const_data_ptr(), bytes);
   return TANDEM_OK;
@@ -913,11 +928,12 @@ enum tandem_status run_method(MethodState *state, const struct tandem_run_desc *
   const Plan &plan = state->get_plan();
   const MethodIo &io = state->get_io();
   if (run->input_count != io.inputs.size() || run->output_count != io.outputs.size())
-    return fail(error, TANDEM_INVALID_ARGUMENT,
-                "%zu inputs and %zu outputs: method \"%s\" has %zu and %zu that are tensors",
-                run->input_count, run->output_count, plan.name.c_str(), io.inputs.size(), io.outputs.size());
+    return tandem_fail(error, TANDEM_INVALID_ARGUMENT,
+                       "%zu inputs and %zu outputs: method \"%s\" has %zu and %zu that are tensors",
+                       run->input_count, run->output_count, plan.name.c_str(), io.inputs.size(),
+                       io.outputs.size());
   if ((run->input_count && !run->inputs) || (run->output_count && !run->outputs))
-    return fail(error, TANDEM_INVALID_ARGUMENT, "inputs or outputs is NULL");
+    return tandem_fail(error, TANDEM_INVALID_ARGUMENT, "inputs or outputs is NULL");
   for (size_t i = 0; i < run->input_count; i++) {
     enum tandem_status status = check_input(io.inputs[i], run->inputs[i], error);
     if (status != TANDEM_OK)
@@ -925,11 +941,12 @@ enum tandem_status run_method(MethodState *state, const struct tandem_run_desc *
   }
   for (size_t i = 0; i < run->output_count; i++) {
     if (run->outputs[i].dtype != io.outputs[i].dtype)
-      return fail(error, TANDEM_INVALID_ARGUMENT, "output \"%s\" is %s: expected %s", io.outputs[i].name,
-                  tandem_dtype_name(run->outputs[i].dtype), tandem_dtype_name(io.outputs[i].dtype));
+      return tandem_fail(error, TANDEM_INVALID_ARGUMENT, "output \"%s\" is %s: expected %s",
+                         io.outputs[i].name, tandem_dtype_name(run->outputs[i].dtype),
+                         tandem_dtype_name(io.outputs[i].dtype));
     if (!is_contiguous(run->outputs[i]))
-      return fail(error, TANDEM_INVALID_ARGUMENT, "output \"%s\" is not contiguous: expected no strides",
-                  io.outputs[i].name);
+      return tandem_fail(error, TANDEM_INVALID_ARGUMENT,
+                         "output \"%s\" is not contiguous: expected no strides", io.outputs[i].name);
   }
   std::lock_guard<std::mutex> lock(state->lock);
   OpenDoor open;
@@ -956,11 +973,11 @@ template <typename Body> enum tandem_status guard(struct tandem_error *error, Bo
   try {
     return body();
   } catch (const std::bad_alloc &) {
-    return fail(error, TANDEM_OUT_OF_MEMORY, "no memory left for a description or a name");
+    return tandem_fail(error, TANDEM_OUT_OF_MEMORY, "no memory left for a description or a name");
   } catch (const std::exception &problem) {
-    return fail(error, TANDEM_INTERNAL, "unexpected: %s", problem.what());
+    return tandem_fail(error, TANDEM_INTERNAL, "unexpected: %s", problem.what());
   } catch (...) {
-    return fail(error, TANDEM_INTERNAL, "unexpected exception");
+    return tandem_fail(error, TANDEM_INTERNAL, "unexpected exception");
   }
 }
 
@@ -993,15 +1010,15 @@ enum tandem_status tandem_program_create(const struct tandem_program_desc *desc,
   return guard(
       error, [&]() -> enum tandem_status {
         if (!program)
-          return fail(error, TANDEM_INVALID_ARGUMENT, "program is NULL");
+          return tandem_fail(error, TANDEM_INVALID_ARGUMENT, "program is NULL");
         *program = nullptr;
         if (!desc || desc->struct_size != sizeof(*desc))
-          return fail(error, TANDEM_INVALID_ARGUMENT, "desc->struct_size is %zu: expected %zu",
-                      desc ? desc->struct_size : 0, sizeof(*desc));
+          return tandem_fail(error, TANDEM_INVALID_ARGUMENT, "desc->struct_size is %zu: expected %zu",
+                             desc ? desc->struct_size : 0, sizeof(*desc));
         if (!desc->path == !desc->bytes)
-          return fail(error, TANDEM_INVALID_ARGUMENT, "expected either a path or bytes");
+          return tandem_fail(error, TANDEM_INVALID_ARGUMENT, "expected either a path or bytes");
         if (desc->data_path_count && !desc->data_paths)
-          return fail(error, TANDEM_INVALID_ARGUMENT, "data_paths is NULL");
+          return tandem_fail(error, TANDEM_INVALID_ARGUMENT, "data_paths is NULL");
         auto created = std::make_unique<struct tandem_program>();
         enum tandem_status status = create_program(desc, &created->state, error);
         if (status == TANDEM_OK)
@@ -1039,7 +1056,7 @@ enum tandem_status tandem_program_method_io(struct tandem_program *program, cons
       error, [&]() -> enum tandem_status {
         size_t index = 0;
         if (!program || !method)
-          return fail(error, TANDEM_INVALID_ARGUMENT, "program or method is NULL");
+          return tandem_fail(error, TANDEM_INVALID_ARGUMENT, "program or method is NULL");
         enum tandem_status status = find_plan(*program->state, method, &index, error);
         if (status != TANDEM_OK)
           return status;
@@ -1067,7 +1084,7 @@ enum tandem_status tandem_program_delegates(struct tandem_program *program, cons
       error, [&]() -> enum tandem_status {
         size_t index = 0;
         if (!program || !method)
-          return fail(error, TANDEM_INVALID_ARGUMENT, "program or method is NULL");
+          return tandem_fail(error, TANDEM_INVALID_ARGUMENT, "program or method is NULL");
         ProgramState *state = program->state.get();
         enum tandem_status status = find_plan(*state, method, &index, error);
         if (status != TANDEM_OK)
@@ -1091,10 +1108,10 @@ enum tandem_status tandem_method_create(struct tandem_program *program, const ch
   return guard(
       error, [&]() -> enum tandem_status {
         if (!method)
-          return fail(error, TANDEM_INVALID_ARGUMENT, "method is NULL");
+          return tandem_fail(error, TANDEM_INVALID_ARGUMENT, "method is NULL");
         *method = nullptr;
         if (!program || !name || (option_count && !options))
-          return fail(error, TANDEM_INVALID_ARGUMENT, "program, name or options is NULL");
+          return tandem_fail(error, TANDEM_INVALID_ARGUMENT, "program, name or options is NULL");
         auto created = std::make_unique<struct tandem_method>();
         enum tandem_status status =
             create_method(program->state, name, options, option_count, &created->state, error);
@@ -1114,9 +1131,9 @@ enum tandem_status tandem_method_run(struct tandem_method *method, const struct 
   return guard(
       error, [&]() -> enum tandem_status {
         if (!method || !run || run->struct_size != sizeof(*run))
-          return fail(error, TANDEM_INVALID_ARGUMENT,
-                      "method is NULL, or run->struct_size is %zu: expected %zu", run ? run->struct_size : 0,
-                      sizeof(*run));
+          return tandem_fail(error, TANDEM_INVALID_ARGUMENT,
+                             "method is NULL, or run->struct_size is %zu: expected %zu",
+                             run ? run->struct_size : 0, sizeof(*run));
         return run_method(&method->state, run, error);
       });
 }
@@ -1125,7 +1142,7 @@ enum tandem_status tandem_method_reset(struct tandem_method *method, struct tand
   return guard(
       error, [&]() -> enum tandem_status {
         if (!method)
-          return fail(error, TANDEM_INVALID_ARGUMENT, "method is NULL");
+          return tandem_fail(error, TANDEM_INVALID_ARGUMENT, "method is NULL");
         std::lock_guard<std::mutex> lock(method->state.lock);
         for (struct tandem_load *load : method->state.loads) {
           enum tandem_status status = tandem_load_reset(load, error);

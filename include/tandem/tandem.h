@@ -73,6 +73,11 @@ TANDEM_API const char *tandem_status_text(enum tandem_status status);
  * length of the whole message, 0 when the thread has had no error. `buffer` may be NULL when size is 0. */
 TANDEM_API size_t tandem_last_reason(char *buffer, size_t size);
 
+/* For libraries that add functions in tandem's style: fills `error` (NULL is fine) and the thread's last
+ * reason as tandem itself does, and returns `status`. */
+TANDEM_API enum tandem_status tandem_fail(struct tandem_error *error, enum tandem_status status, const char *format,
+                                          ...) __attribute__((format(printf, 3, 4)));
+
 /* TANDEM_VERSION of the library that is running. */
 TANDEM_API const char *tandem_version(void);
 

@@ -349,6 +349,9 @@ static void wrong_tensors_are_refused_by_name(void **state) {
       {"\"input0\" has 32 bytes at NULL",
        {.size = 32, .dtype = TANDEM_FLOAT32, .rank = 2, .shape = {2, 4}},
        room},
+      {"\"input0\" is at an address that is no multiple of 4",
+       {.data = (char *)in + 1, .size = 32, .dtype = TANDEM_FLOAT32, .rank = 2, .shape = {2, 4}},
+       room},
       {"\"input0\" is not contiguous",
        {.data = in,
         .size = 32,
@@ -604,12 +607,26 @@ static void what_cannot_be_opened_is_said(void **state) {
   tandem_method_destroy(NULL);
 }
 
+static void a_long_message_can_be_read_whole(void **state) {
+  (void)state;
+  char path[2048] = "/", whole[4096];
+  memset(path + 1, 'p', sizeof(path) - 2);
+  struct tandem_program_desc desc = {.struct_size = sizeof(desc), .path = path};
+  struct tandem_program *program = NULL;
+  assert_int_equal(tandem_program_create(&desc, &program, &error), TANDEM_NOT_FOUND);
+  assert_string_equal(error.message + strlen(error.message) - 3, "...");
+  assert_true(tandem_last_reason(whole, sizeof(whole)) > strlen(path));
+  assert_memory_equal(whole, path, strlen(path));
+  assert_non_null(strstr(whole, "File name too long"));
+}
+
 static void null_arguments_are_refused(void **state) {
   (void)state;
   struct tandem_program *program = open_program("demo_affine.pte", NULL);
   struct tandem_program_desc desc = {.struct_size = sizeof(desc), .path = data_path("demo_affine.pte")};
   struct tandem_method *method;
   assert_int_equal(tandem_program_create(&desc, NULL, &error), TANDEM_INVALID_ARGUMENT);
+  tandem_program_destroy(program);
   assert_int_equal(tandem_program_create(NULL, &program, NULL), TANDEM_INVALID_ARGUMENT);
   assert_null(program);
   assert_int_equal(tandem_program_method_count(NULL), 0);
@@ -707,6 +724,7 @@ int main(void) {
       cmocka_unit_test(a_missing_backend_is_named),
       cmocka_unit_test(another_layout_is_refused_by_name),
       cmocka_unit_test(what_cannot_be_opened_is_said),
+      cmocka_unit_test(a_long_message_can_be_read_whole),
       cmocka_unit_test(null_arguments_are_refused),
       cmocka_unit_test(one_method_on_two_threads_is_serialised),
       cmocka_unit_test(the_runtime_is_told_by_path_and_version),
