@@ -193,12 +193,15 @@ static enum tandem_status create(const struct tandem_load_desc *desc, struct tan
   enum tandem_status status = check_desc(desc, out, error);
   if (status == TANDEM_OK)
     status = td_vendor_find(desc->backend, &vendor, error);
-  if (status != TANDEM_OK)
+  if (status != TANDEM_OK) {
+    td_pool_count(0, true);
     return status;
+  }
   struct tandem_load *load = td_alloc(sizeof *load);
   struct making *making = td_alloc(sizeof *making);
   if (load == NULL || making == NULL) {
     status = td_fail(error, TANDEM_OUT_OF_MEMORY, "no host memory for a load");
+    td_pool_count(0, true);
     goto done;
   }
   load->id = atomic_fetch_add(&last_id, 1) + 1;

@@ -272,6 +272,21 @@ bool td_call_nested(void) {
   return current != NULL;
 }
 
+/* The one call of a vendor that is under way; NULL when there is none or more than one. By name: a vendor
+ * tells its own table, a call the registry's copy. */
+static struct td_call *only_call_locked(const struct tandem_vendor *vendor) {
+  struct td_call *only = NULL;
+  if (vendor == NULL || vendor->name == NULL)
+    return NULL;
+  for (struct td_call *call = calls; call != NULL; call = call->next)
+    if (strcmp(call->vendor->name, vendor->name) == 0) {
+      if (only != NULL)
+        return NULL;
+      only = call;
+    }
+  return only;
+}
+
 void td_log_vendor(const struct tandem_vendor *vendor, enum tandem_log_level level, enum tandem_status status,
                    const char *text) {
   if (text == NULL)
@@ -288,7 +303,7 @@ void td_log_vendor(const struct tandem_vendor *vendor, enum tandem_log_level lev
     write_stderr(level, text);
   struct td_line *line = make_line(level, name, text);
   td_mutex_lock(&log_lock);
-  struct td_call *call = own != NULL ? own : (calls != NULL && calls->next == NULL) ? calls : NULL;
+  struct td_call *call = own != NULL ? own : only_call_locked(vendor);
   line = append_locked(call != NULL && call->lines != NULL ? call->lines : &pending, line);
   td_mutex_unlock(&log_lock);
   td_free(line);
