@@ -13,6 +13,14 @@ enum { SLOWNESS = 5 };
 enum { SLOWNESS = 1 };
 #endif
 
+#if defined(__SANITIZE_THREAD__)
+/* Tests fork while threads stand at gates; the children start threads of their own. */
+const char *__tsan_default_options(void);
+const char *__tsan_default_options(void) {
+  return "die_after_fork=0";
+}
+#endif
+
 static char message[256];
 
 static void end_program(int signal_number) {

@@ -1,0 +1,381 @@
+/* A load's own part: what is refused before any work, information, named data, runs and their checks. */
+#include "base.h"
+#include "bound.h"
+#include "scene.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static struct fake_vendor *fake, *streams;
+static struct fake_model model = {.rank = 1, .min = {4}, .max = {4}, .cost = 10, .seed = 1};
+static struct fake_model cube = {
+    .rank = 3, .min = {0, 2, 1}, .max = {4, 2, INT64_MAX}, .cost = 10, .seed = 2};
+static struct fake_model scalar = {.rank = 0, .cost = 10, .seed = 3};
+static struct fake_model named = {
+    .rank = 1, .min = {4}, .max = {4}, .cost = 10, .seed = 1, .flags = FAKE_MODEL_NAMED};
+static void *payload;
+static size_t size;
+
+static int begin(void **state) {
+  (void)state;
+  fake_vendor_reset(fake);
+  fake_vendor_reset(streams);
+  scene_watch_log(NULL, NULL);
+  scene_watch_waits(NULL, NULL);
+  return 0;
+}
+
+static int end(void **state) {
+  (void)state;
+  bound_set("", 0);
+  const char *what = "";
+  if (fake_violations(fake, &what))
+    print_error("%s\n", what);
+  return fake_violations(fake, NULL) || scene_stats().engines || fake_live_payloads(fake) ? -1 : 0;
+}
+
+static struct scene_load made(struct scene_load load) {
+  scene_make(&load);
+  if (load.status != TANDEM_OK)
+    fail_msg("%s", load.error.message);
+  return load;
+}
+
+static void a_malformed_description_is_refused_before_any_vendor_call(void **state) {
+  (void)state;
+  struct tandem_load_desc good = {
+      .struct_size = sizeof good, .backend = "FakeBackend", .payload = payload, .payload_size = size};
+  struct tandem_load_desc desc = good;
+  struct tandem_load *load = (struct tandem_load *)1;
+  struct tandem_error error = {0};
+  assert_int_equal(tandem_load_create(NULL, &load, &error), TANDEM_INVALID_ARGUMENT);
+  assert_null(load);
+  assert_int_equal(tandem_load_create(&good, NULL, &error), TANDEM_INVALID_ARGUMENT);
+  desc.struct_size = 5;
+  assert_int_equal(tandem_load_create(&desc, &load, &error), TANDEM_INVALID_ARGUMENT);
+  assert_non_null(strstr(error.message, "5"));
+  desc = good, desc.backend = NULL;
+  assert_int_equal(tandem_load_create(&desc, &load, &error), TANDEM_INVALID_ARGUMENT);
+  assert_non_null(strstr(error.message, "backend"));
+  desc = good, desc.backend = "nobody";
+  assert_int_equal(tandem_load_create(&desc, &load, &error), TANDEM_NOT_FOUND);
+  assert_non_null(strstr(error.message, "nobody"));
+  desc = good, desc.payload = NULL;
+  assert_int_equal(tandem_load_create(&desc, &load, &error), TANDEM_INVALID_ARGUMENT);
+  assert_non_null(strstr(error.message, "payload"));
+  desc = good, desc.option_count = 1;
+  assert_int_equal(tandem_load_create(&desc, &load, &error), TANDEM_INVALID_ARGUMENT);
+  desc = good, desc.compile_spec_count = 1;
+  assert_int_equal(tandem_load_create(&desc, &load, &error), TANDEM_INVALID_ARGUMENT);
+  struct tandem_option unknown = {"no_such_option", "1"};
+  desc = good, desc.options = &unknown, desc.option_count = 1;
+  assert_int_equal(tandem_load_create(&desc, &load, NULL), TANDEM_BAD_OPTION);
+  assert_null(load);
+  for (int entry = 0; entry < FAKE_ENTRY_COUNT; entry++)
+    assert_int_equal(fake_count(fake, (enum fake_entry)entry), 0);
+}
+
+static void an_error_is_cleared_by_the_next_success(void **state) {
+  (void)state;
+  struct tandem_error error = {.code = TANDEM_INTERNAL, .message = "old"};
+  struct tandem_load_desc desc = {
+      .struct_size = sizeof desc, .backend = "fake", .payload = payload, .payload_size = size};
+  struct tandem_load *load = NULL;
+  assert_int_equal(tandem_load_create(&desc, &load, &error), TANDEM_OK);
+  assert_int_equal(error.code, TANDEM_OK);
+  assert_string_equal(error.message, "");
+  tandem_load_destroy(load);
+  tandem_load_destroy(NULL);
+}
+
+static void information_is_complete(void **state) {
+  (void)state;
+  struct scene_load load = made(scene_load(fake, payload, size, "precision", "f16", NULL));
+  struct tandem_load_info info = scene_info(&load);
+  assert_true(info.id > 0 && info.engine_id > 0);
+  assert_true(info.seconds > 0 && info.seconds < 20);
+  assert_true(info.digest_seconds > 0);
+  assert_true(info.seconds >= info.digest_seconds + info.build_seconds);
+  assert_int_equal(info.users, 1);
+  assert_int_equal(info.budget, -1);
+  assert_string_equal(info.vendor, "fake");
+  assert_string_equal(info.vendor_version, "1.0-fake");
+  assert_string_equal(info.device, "fake:0");
+  assert_non_null(strstr(info.options, "precision=f16"));
+  struct tandem_error error = {0};
+  info.struct_size = 9;
+  assert_int_equal(tandem_load_get_info(load.load, &info, &error), TANDEM_INVALID_ARGUMENT);
+  assert_int_equal(tandem_load_get_info(load.load, NULL, &error), TANDEM_INVALID_ARGUMENT);
+  info.struct_size = sizeof info;
+  assert_int_equal(tandem_load_get_info(NULL, &info, &error), TANDEM_INVALID_ARGUMENT);
+  assert_int_equal(tandem_load_get_info(NULL, &info, NULL), TANDEM_INVALID_ARGUMENT);
+  scene_destroy(&load);
+  load = made(scene_load(streams, payload, size, NULL));
+  assert_int_equal(scene_info(&load).budget, 0); /* nothing streams */
+  scene_destroy(&load);
+}
+
+static void an_unknown_compile_spec_is_told_once_and_ignored(void **state) {
+  (void)state;
+  struct tandem_spec specs[] = {{"exporters_own", "x", 1}};
+  struct tandem_load_desc desc = {.struct_size = sizeof desc,
+                                  .backend = "fake",
+                                  .payload = payload,
+                                  .payload_size = size,
+                                  .compile_specs = specs,
+                                  .compile_spec_count = 1};
+  struct tandem_load *load = NULL;
+  struct tandem_option debug = {"log_level", "debug"};
+  desc.options = &debug;
+  desc.option_count = 1;
+  assert_int_equal(tandem_load_create(&desc, &load, NULL), TANDEM_OK);
+  assert_true(scene_find_line("exporters_own", 0) >= 0);
+  tandem_load_destroy(load);
+}
+
+/* ---------------------------------------------------------------- named data */
+
+struct store {
+  void *bytes;
+  size_t size;
+  int given, taken;
+  enum tandem_status answer;
+};
+
+static enum tandem_status get_data(void *user, const char *key, const void **data, size_t *data_size,
+                                   void **token) {
+  struct store *store = user;
+  if (store->answer != TANDEM_OK || strcmp(key, "weights") != 0)
+    return store->answer != TANDEM_OK ? store->answer : TANDEM_MISSING_DATA;
+  store->given++;
+  *data = store->bytes;
+  *data_size = store->size;
+  *token = store;
+  return TANDEM_OK;
+}
+
+static void release_data(void *user, void *token) {
+  struct store *store = user;
+  assert_ptr_equal(token, store);
+  store->taken++;
+}
+
+static void named_data_is_read_once_given_back_and_shares_with_embedded_bytes(void **state) {
+  (void)state;
+  BOUND(20);
+  size_t named_size;
+  void *named_payload = fake_payload_create(&named, &named_size);
+  /* The same engine bytes as `payload` has: those say nothing of being named. */
+  struct store store = {.bytes = (char *)payload + FAKE_ENGINE_OFFSET, .size = size - FAKE_ENGINE_OFFSET};
+  struct tandem_named_data data = {get_data, release_data, &store};
+  struct scene_load embedded = made(scene_load(fake, payload, size, NULL));
+  struct scene_load load = scene_load(fake, named_payload, named_size, NULL);
+  load.named_data = &data;
+  load = made(load);
+  assert_int_equal(store.given, 1);
+  assert_int_equal(store.taken, 1); /* before create returned */
+  assert_int_equal(scene_info(&load).engine_id, scene_info(&embedded).engine_id);
+  assert_true(scene_runs(&load, &model, 0));
+  scene_destroy(&embedded);
+  scene_destroy(&load);
+
+  fake_fail_at(fake, FAKE_BUILD, 1, 1, TANDEM_DEVICE_ERROR, "no");
+  scene_make(&load);
+  assert_int_equal(load.status, TANDEM_DEVICE_ERROR);
+  assert_int_equal(store.given, store.taken);
+  store.answer = TANDEM_MISSING_DATA;
+  scene_make(&load);
+  assert_int_equal(load.status, TANDEM_MISSING_DATA);
+  assert_non_null(strstr(load.error.message, "weights"));
+  load.named_data = NULL;
+  scene_make(&load);
+  assert_int_equal(load.status, TANDEM_MISSING_DATA);
+  free(named_payload);
+}
+
+/* ---------------------------------------------------------------- runs */
+
+static enum tandem_status run_shape(struct tandem_load *load, int32_t rank, const int64_t *shape,
+                                    const int64_t *strides, size_t bytes, struct tandem_error *error) {
+  static float x[64], y[64];
+  struct tandem_tensor in = {
+      .data = x, .size = bytes, .dtype = TANDEM_FLOAT32, .rank = rank, .strides = strides};
+  memcpy(in.shape, shape, (size_t)rank * sizeof *shape);
+  struct tandem_tensor out = {.data = y, .size = sizeof y, .dtype = TANDEM_FLOAT32};
+  struct tandem_run_desc desc = {
+      .struct_size = sizeof desc, .inputs = &in, .input_count = 1, .outputs = &out, .output_count = 1};
+  return tandem_load_run(load, &desc, error);
+}
+
+static void shapes_that_overflow_are_refused_with_and_without_strides(void **state) {
+  (void)state;
+  BOUND(20);
+  size_t cube_size;
+  void *cube_payload = fake_payload_create(&cube, &cube_size);
+  struct scene_load load = made(scene_load(fake, cube_payload, cube_size, NULL));
+  struct tandem_error error = {0};
+  int64_t fits[] = {4, 2, 8}, wraps[] = {4, 2, INT64_MAX / 2}, nearly[] = {1, 2, INT64_MAX / 16};
+  int64_t strides[] = {16, 8, 1}, near_strides[] = {INT64_MAX / 8, INT64_MAX / 16, 1};
+  assert_int_equal(run_shape(load.load, 3, fits, NULL, 256, &error), TANDEM_OK);
+  assert_int_equal(run_shape(load.load, 3, fits, strides, 256, &error), TANDEM_OK);
+  assert_int_equal(run_shape(load.load, 3, wraps, NULL, 256, &error), TANDEM_INVALID_ARGUMENT);
+  assert_non_null(strstr(error.message, "overflow"));
+  assert_int_equal(run_shape(load.load, 3, wraps, strides, 256, &error), TANDEM_INVALID_ARGUMENT);
+  assert_int_equal(run_shape(load.load, 3, nearly, near_strides, 256, &error), TANDEM_INVALID_ARGUMENT);
+  int64_t negative[] = {16, -8, 1};
+  assert_int_equal(run_shape(load.load, 3, fits, negative, 256, &error), TANDEM_INVALID_ARGUMENT);
+  assert_non_null(strstr(error.message, "stride"));
+  scene_destroy(&load);
+  free(cube_payload);
+}
+
+static void empty_tensors_run_when_the_bounds_allow_them(void **state) {
+  (void)state;
+  BOUND(20);
+  size_t cube_size;
+  void *cube_payload = fake_payload_create(&cube, &cube_size);
+  struct scene_load load = made(scene_load(fake, cube_payload, cube_size, NULL));
+  struct tandem_tensor in = {.dtype = TANDEM_FLOAT32, .rank = 3, .shape = {0, 2, 5}}, out = in;
+  int64_t odd[] = {77, 5, 1}; /* of nothing, strides say nothing */
+  in.strides = odd;
+  struct tandem_run_desc desc = {
+      .struct_size = sizeof desc, .inputs = &in, .input_count = 1, .outputs = &out, .output_count = 1};
+  struct tandem_error error = {0};
+  assert_int_equal(tandem_load_run(load.load, &desc, &error), TANDEM_OK);
+  assert_int_equal(out.rank, 3);
+  assert_int_equal(out.shape[0], 0);
+  scene_destroy(&load);
+  free(cube_payload);
+}
+
+static void a_scalar_runs(void **state) {
+  (void)state;
+  BOUND(20);
+  size_t scalar_size;
+  void *scalar_payload = fake_payload_create(&scalar, &scalar_size);
+  struct scene_load load = made(scene_load(fake, scalar_payload, scalar_size, NULL));
+  assert_true(scene_runs(&load, &scalar, 0));
+  scene_destroy(&load);
+  free(scalar_payload);
+}
+
+static void a_dimension_of_one_may_have_any_stride(void **state) {
+  (void)state;
+  BOUND(20);
+  size_t cube_size;
+  void *cube_payload = fake_payload_create(&cube, &cube_size);
+  struct scene_load load = made(scene_load(fake, cube_payload, cube_size, NULL));
+  struct tandem_error error = {0};
+  int64_t shape[] = {1, 2, 3}, strides[] = {1234, 3, 1};
+  assert_int_equal(run_shape(load.load, 3, shape, strides, 256, &error), TANDEM_OK);
+  scene_destroy(&load);
+  free(cube_payload);
+}
+
+static void a_malformed_run_is_refused(void **state) {
+  (void)state;
+  BOUND(20);
+  struct scene_load load = made(scene_load(fake, payload, size, NULL));
+  struct tandem_error error = {0};
+  struct tandem_run_desc desc = {.struct_size = sizeof desc, .input_count = 1, .output_count = 1};
+  assert_int_equal(tandem_load_run(NULL, &desc, &error), TANDEM_INVALID_ARGUMENT);
+  assert_int_equal(tandem_load_run(load.load, NULL, &error), TANDEM_INVALID_ARGUMENT);
+  assert_int_equal(tandem_load_run(load.load, &desc, &error), TANDEM_INVALID_ARGUMENT); /* NULL arrays */
+  desc.struct_size = 1;
+  assert_int_equal(tandem_load_run(load.load, &desc, NULL), TANDEM_INVALID_ARGUMENT);
+  assert_int_equal(tandem_load_reset(NULL, &error), TANDEM_INVALID_ARGUMENT);
+  assert_int_equal(tandem_load_reset(NULL, NULL), TANDEM_INVALID_ARGUMENT);
+  assert_int_equal(fake_count(fake, FAKE_RUN) + fake_count(fake, FAKE_RESET), 0);
+  assert_true(scene_runs(&load, &model, 0));
+  scene_destroy(&load);
+}
+
+static void a_failing_run_or_reset_leaves_the_load_usable(void **state) {
+  (void)state;
+  BOUND(20);
+  struct scene_load load = made(scene_load(fake, payload, size, NULL));
+  struct tandem_error error = {0};
+  int64_t shape[] = {4};
+  static const enum tandem_status statuses[] = {TANDEM_OUT_OF_MEMORY, TANDEM_DEVICE_ERROR, TANDEM_INTERNAL};
+  for (int i = 0; i < 3; i++) {
+    fake_fail_at(fake, FAKE_RUN, 1, 1, statuses[i], "a bad moment");
+    assert_int_equal(run_shape(load.load, 1, shape, NULL, 16, &error), statuses[i]);
+    assert_non_null(strstr(error.message, "a bad moment"));
+    fake_fail_at(fake, FAKE_RESET, 1, 1, statuses[i], "a bad moment");
+    assert_int_equal(tandem_load_reset(load.load, &error), statuses[i]);
+    assert_true(scene_runs(&load, &model, 0));
+  }
+  scene_destroy(&load);
+}
+
+struct meddler {
+  struct scene_load *load;
+  bool passed;
+};
+
+static void *run_once(void *user) {
+  struct meddler *meddler = user;
+  meddler->passed = scene_runs(meddler->load, &model, 0);
+  return NULL;
+}
+
+static void a_run_that_waits_for_its_turn_ends_before_the_load_is_destroyed(void **state) {
+  (void)state;
+  BOUND(30);
+  for (int round = 0; round < 20; round++) {
+    struct scene_load load = made(scene_load(fake, payload, size, NULL)), gone = load;
+    struct meddler meddlers[3];
+    pthread_t threads[3];
+    scene_watch_waits(NULL, NULL);
+    fake_gate_close(fake, FAKE_RUN);
+    uint64_t destroyed = fake_count(fake, FAKE_CONTEXT_DESTROY);
+    for (int i = 0; i < 3; i++) {
+      meddlers[i] = (struct meddler){&load, false};
+      assert_int_equal(pthread_create(&threads[i], NULL, run_once, &meddlers[i]), 0);
+    }
+    assert_true(fake_wait_inside(fake, FAKE_RUN, 1));
+    assert_true(scene_wait_waiting(2));
+    scene_start_destroy(&gone);
+    assert_true(scene_wait_waiting(3));
+    assert_int_equal(fake_count(fake, FAKE_CONTEXT_DESTROY), destroyed);
+    fake_gate_open(fake, FAKE_RUN);
+    for (int i = 0; i < 3; i++) {
+      pthread_join(threads[i], NULL);
+      assert_true(meddlers[i].passed);
+    }
+    scene_join(&gone);
+  }
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
+
+int main(void) {
+  fake = fake_vendor_create("fake", "FakeBackend", 0);
+  streams = fake_vendor_create("fake-budget", "FakeBudgetBackend", TANDEM_VENDOR_HAS_BUDGET);
+  payload = fake_payload_create(&model, &size);
+  if (!fake || !streams || !payload)
+    return 1;
+  const struct CMUnitTest tests[] = {
+      TEST(a_malformed_description_is_refused_before_any_vendor_call),
+      TEST(an_error_is_cleared_by_the_next_success),
+      TEST(information_is_complete),
+      TEST(an_unknown_compile_spec_is_told_once_and_ignored),
+      TEST(named_data_is_read_once_given_back_and_shares_with_embedded_bytes),
+      TEST(shapes_that_overflow_are_refused_with_and_without_strides),
+      TEST(empty_tensors_run_when_the_bounds_allow_them),
+      TEST(a_scalar_runs),
+      TEST(a_dimension_of_one_may_have_any_stride),
+      TEST(a_malformed_run_is_refused),
+      TEST(a_failing_run_or_reset_leaves_the_load_usable),
+      TEST(a_run_that_waits_for_its_turn_ends_before_the_load_is_destroyed),
+  };
+  int failed = cmocka_run_group_tests_name("load", tests, NULL, NULL);
+  scene_clear_log();
+  free(payload);
+  return failed ? 1 : 0;
+}
