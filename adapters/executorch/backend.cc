@@ -154,8 +154,9 @@ enum tandem_status bind(const Handle *handle, const er::EValue *value, size_t in
     return tandem_fail(error, TANDEM_INVALID_ARGUMENT, "%s \"%s\" has rank %zd: expected at most %d", what,
                        tensor_name(handle, index), rank, TANDEM_MAX_RANK);
   /* Planned memory lies where the program says, a damaged one too. */
-  if (reinterpret_cast<uintptr_t>(source.const_data_ptr()) % static_cast<uintptr_t>(source.element_size()) !=
-      0)
+  ssize_t element = source.element_size();
+  if (element > 1 &&
+      reinterpret_cast<uintptr_t>(source.const_data_ptr()) % static_cast<uintptr_t>(element) != 0)
     return tandem_fail(error, TANDEM_INVALID_ARGUMENT,
                        "%s \"%s\" is at an address that is no multiple of %zd", what,
                        tensor_name(handle, index), element);
