@@ -473,6 +473,7 @@ static bool reject_moved(const struct td_want *want, struct td_lease *lease) {
     return false;
   td_mutex_lock(&pool.lock);
   entry->findable = false;
+  pool.counts.hits--; /* this load is going to build */
   td_mutex_unlock(&pool.lock);
   td_lines_add(
       want->lines, TANDEM_LOG_WARNING,

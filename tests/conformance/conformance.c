@@ -1019,7 +1019,7 @@ static void a_forked_child_runs_or_gets_a_clear_error(void **state) {
     bool refused = status == TANDEM_DEVICE_LOST && error.message[0] &&
                    !(suite->vendor->flags & TANDEM_VENDOR_SURVIVES_FORK);
     tandem_load_destroy(load);
-    _exit(right || refused ? 0 : 1);
+    bound_end_child(right || refused ? 0 : 1);
   }
   assert_true(child > 0);
   int end = -1;

@@ -1149,7 +1149,7 @@ static void a_forked_child_can_load_whatever_other_threads_did(void **state) {
                   : 64;
     scene_destroy(&old);
     failed |= scene_stats().engines == 0 ? 0 : 128;
-    _exit(failed);
+    bound_end_child(failed);
   }
   int status = end_of(child);
   fake_gate_open(plain, FAKE_BUILD);
@@ -1181,7 +1181,7 @@ static void a_forked_child_does_not_wait_for_a_teardown_of_its_parent(void **sta
     scene_make(&mine);
     bool runs = mine.status == TANDEM_OK && scene_runs(&mine, &a.model, 0);
     scene_destroy(&mine);
-    _exit(runs ? 0 : 1);
+    bound_end_child(runs ? 0 : 1);
   }
   int status = end_of(child);
   fake_gate_open(plain, FAKE_ENGINE_DESTROY);
@@ -1204,7 +1204,7 @@ static void a_forked_child_does_not_wait_for_a_run_of_its_parent(void **state) {
     fake_vendor_reset(keeps);
     bool runs = scene_runs(&load, &a.model, 0);
     scene_destroy(&load);
-    _exit(runs ? 0 : 1);
+    bound_end_child(runs ? 0 : 1);
   }
   int status = end_of(child);
   fake_gate_open(keeps, FAKE_RUN);
@@ -1213,6 +1213,35 @@ static void a_forked_child_does_not_wait_for_a_run_of_its_parent(void **state) {
   assert_non_null(passed);
   assert_int_equal(status, 0);
   scene_destroy(&load);
+}
+
+static pid_t forked_child;
+
+static void fork_inside(void *user) {
+  (void)user;
+  fflush(NULL);
+  forked_child = fork();
+  if (forked_child != 0)
+    return;
+  bound_set("the child of a_fork_inside_a_vendors_call_leaves_both_sides_usable", 5);
+  struct scene_load nested = LOAD(plain, a, NULL); /* its flight is this thread's own */
+  scene_make(&nested);
+  bool runs = nested.status == TANDEM_OK && scene_runs(&nested, &a.model, 0);
+  scene_destroy(&nested);
+  bound_end_child(runs ? 0 : 1);
+}
+
+static void a_fork_inside_a_vendors_call_leaves_both_sides_usable(void **state) {
+  (void)state;
+  BOUND(60);
+  static const enum fake_entry entries[] = {FAKE_BUILD, FAKE_CONTEXT_CREATE, FAKE_RUN, FAKE_ENGINE_DESTROY};
+  for (int i = 0; i < 4; i++) {
+    fake_call_back(plain, entries[i], 1, fork_inside, NULL);
+    struct scene_load load = made(LOAD(plain, a, NULL));
+    assert_true(scene_runs(&load, &a.model, 0));
+    scene_destroy(&load);
+    assert_int_equal(end_of(forked_child), 0);
+  }
 }
 
 static void exit_without_unloading_is_clean(void **state) {
@@ -1401,8 +1430,11 @@ static void an_engine_whose_file_changed_is_not_shared(void **state) {
   /* other bytes of the same size in the same file: what the mapped engine computes from now on */
   assert_int_equal(pwrite(mapped.file, b.payload, b.size, 0), (ssize_t)b.size);
   struct timespec times[2] = {{.tv_sec = 1000000000}, {.tv_sec = 1000000000}};
-  assert_int_equal(futimens(mapped.file, times), 0);     /* coarse clocks: the stamp differs for sure */
+  assert_int_equal(futimens(mapped.file, times), 0); /* coarse clocks: the stamp differs for sure */
+  struct tandem_stats before = scene_stats();
   struct scene_load second = made(LOAD(keeps, a, NULL)); /* the true bytes of A, from memory */
+  assert_int_equal(scene_stats().hits, before.hits);
+  assert_int_equal(scene_stats().builds, before.builds + 1);
   assert_false(scene_info(&second).shared);
   assert_true(scene_runs(&second, &a.model, 0));
   assert_true(scene_find_line("file", 0) >= 0);
@@ -1520,6 +1552,7 @@ int main(void) {
       TEST(a_forked_child_can_load_whatever_other_threads_did),
       TEST(a_forked_child_does_not_wait_for_a_teardown_of_its_parent),
       TEST(a_forked_child_does_not_wait_for_a_run_of_its_parent),
+      TEST(a_fork_inside_a_vendors_call_leaves_both_sides_usable),
       TEST(exit_without_unloading_is_clean),
       TEST(unloading_in_an_exit_handler_is_clean),
       TEST(cancellation_is_acted_on_after_the_call),

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -199,6 +200,36 @@ static void after_a_failed_open_the_waiters_try_one_at_a_time(void **state) {
   assert_int_equal(fake_count(shaky, FAKE_OPEN), 2);
 }
 
+static void a_forked_child_opens_what_another_thread_was_opening(void **state) {
+  (void)state;
+  BOUND(30);
+  struct fake_vendor *midway = fake_vendor_create("midway", "MidwayBackend", 0);
+  assert_non_null(midway);
+  struct scene_load load = scene_load(midway, payload, size, NULL);
+  fake_gate_close(midway, FAKE_OPEN);
+  scene_start(&load);
+  assert_true(fake_wait_inside(midway, FAKE_OPEN, 1));
+  fflush(NULL);
+  pid_t child = fork();
+  if (child == 0) {
+    bound_set("the child of a_forked_child_opens_what_another_thread_was_opening", 5);
+    fake_vendor_reset(midway);
+    struct scene_load mine = scene_load(midway, payload, size, NULL);
+    scene_make(&mine);
+    bool runs = mine.status == TANDEM_OK && scene_runs(&mine, &model, 0);
+    scene_destroy(&mine);
+    bound_end_child(runs ? 0 : 1);
+  }
+  int status = -1;
+  assert_true(child > 0);
+  assert_int_equal(waitpid(child, &status, 0), child);
+  fake_gate_open(midway, FAKE_OPEN);
+  scene_join(&load);
+  assert_int_equal(load.status, TANDEM_OK);
+  scene_destroy(&load);
+  assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
 struct inner {
   struct scene_load load;
 };
@@ -293,6 +324,8 @@ static void information_of_no_vendor_is_refused(void **state) {
   assert_int_equal(tandem_vendor_get_info(0, &info, &error), TANDEM_INVALID_ARGUMENT);
   assert_int_equal(tandem_vendor_get_info(0, NULL, &error), TANDEM_INVALID_ARGUMENT);
   assert_null(td_vendor_at(10000));
+  assert_null(tandem_vendor_backend(10000));
+  assert_string_equal(tandem_vendor_backend(index_of("fake")), "FakeBackend");
 }
 
 static void libraries_are_opened_with_their_path_and_missing_ones_told_apart(void **state) {
@@ -366,6 +399,7 @@ int main(void) {
       TEST(a_library_that_failed_to_start_is_tried_again),
       TEST(open_runs_alone_and_others_wait_with_hooks),
       TEST(after_a_failed_open_the_waiters_try_one_at_a_time),
+      TEST(a_forked_child_opens_what_another_thread_was_opening),
       TEST(a_load_inside_open_of_its_vendor_is_an_error_and_no_hang),
       TEST(a_vendor_without_optional_entries_works),
       TEST(describing_a_payload_opens_no_library),

@@ -21,6 +21,10 @@ const char *__tsan_default_options(void) {
 }
 #endif
 
+#if defined(TD_COVERAGE)
+void __gcov_dump(void);
+#endif
+
 static char message[256];
 
 static void end_program(int signal_number) {
@@ -37,4 +41,11 @@ void bound_set(const char *test, unsigned seconds) {
   sigaction(SIGALRM, &action, NULL);
   snprintf(message, sizeof message, "FAILED: %s hangs: not done after %u s\n", test, seconds * SLOWNESS);
   alarm(seconds * SLOWNESS);
+}
+
+void bound_end_child(int status) {
+#if defined(TD_COVERAGE)
+  __gcov_dump();
+#endif
+  _exit(status);
 }
