@@ -48,6 +48,10 @@ void td_cond_wait(struct td_cond *cond, struct td_mutex *mutex);
 /* False when `deadline_ns` (td_now_ns) has passed. */
 bool td_cond_wait_until(struct td_cond *cond, struct td_mutex *mutex, uint64_t deadline_ns);
 void td_cond_broadcast(struct td_cond *cond);
+/* tandem_host's lock; the wait hooks are called around a wait for it. */
+void td_host_lock_alone(struct tandem_host_lock *lock);
+void td_host_lock_shared(struct tandem_host_lock *lock);
+void td_host_unlock(struct tandem_host_lock *lock);
 /* Starts a thread with every signal blocked; false when the system refuses. */
 bool td_thread_start(struct td_thread *thread, void (*run)(void *), void *argument);
 void td_thread_join(struct td_thread *thread);

@@ -137,7 +137,11 @@ static enum tandem_status identify(struct tandem_load *load, const struct tandem
 
 static enum tandem_status create_context(struct tandem_load *load, const struct making *making,
                                          struct tandem_error *error) {
-  struct tandem_context_desc desc = {.payload = &making->payload, .options = making->options.vendor_values};
+  struct tandem_context_desc desc = {.payload = &making->payload,
+                                     .options = making->options.vendor_values,
+                                     .share_scratch = making->options.share_scratch,
+                                     .cuda_graph = making->options.cuda_graph,
+                                     .profile = making->options.profile};
   struct td_call call;
   td_call_begin(&call, load->vendor, load->lines);
   enum tandem_status status = load->vendor->context_create(td_entry_engine(load->lease.entry), &desc,
@@ -395,6 +399,12 @@ static enum tandem_status check_run(const struct tandem_load *load, const struct
   if (run == NULL || run->struct_size != sizeof *run)
     return td_fail(error, TANDEM_INVALID_ARGUMENT, "run->struct_size is %zu, expected %zu",
                    run != NULL ? run->struct_size : 0, sizeof *run);
+  if (!(load->vendor->flags & TANDEM_VENDOR_HAS_STREAMS) && (run->stream != NULL || run->return_early))
+    return td_fail(error, TANDEM_INVALID_ARGUMENT,
+                   "run->stream or run->return_early is set, but %s runs on no stream; leave both zero",
+                   load->vendor->name);
+  if (run->return_early && run->stream == NULL)
+    return td_fail(error, TANDEM_INVALID_ARGUMENT, "run->return_early needs run->stream, the caller's own");
   if (run->input_count != io->input_count || run->output_count != io->output_count)
     return td_fail(error, TANDEM_INVALID_ARGUMENT,
                    "%zu inputs and %zu outputs were given, the engine has %zu inputs and %zu outputs",

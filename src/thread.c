@@ -221,3 +221,31 @@ void td_wait_end(void) {
     waiting.end(waiting.user);
   wait_depth--;
 }
+
+/* ---------------------------------------------------------------- locks of vendors */
+
+static pthread_rwlock_t *real_host_lock(struct tandem_host_lock *lock) {
+  return (pthread_rwlock_t *)(void *)lock;
+}
+_Static_assert(sizeof(struct tandem_host_lock) >= sizeof(pthread_rwlock_t),
+               "storage holds a pthread_rwlock_t");
+
+void td_host_lock_alone(struct tandem_host_lock *lock) {
+  if (pthread_rwlock_trywrlock(real_host_lock(lock)) == 0)
+    return;
+  td_wait_begin();
+  pthread_rwlock_wrlock(real_host_lock(lock));
+  td_wait_end();
+}
+
+void td_host_lock_shared(struct tandem_host_lock *lock) {
+  if (pthread_rwlock_tryrdlock(real_host_lock(lock)) == 0)
+    return;
+  td_wait_begin();
+  pthread_rwlock_rdlock(real_host_lock(lock));
+  td_wait_end();
+}
+
+void td_host_unlock(struct tandem_host_lock *lock) {
+  pthread_rwlock_unlock(real_host_lock(lock));
+}

@@ -87,6 +87,11 @@ const struct tandem_host td_host = {
     .release = td_free,
     .library_open = open_library,
     .library_symbol = find_symbol,
+    .wait_begin = td_wait_begin,
+    .wait_end = td_wait_end,
+    .lock_alone = td_host_lock_alone,
+    .lock_shared = td_host_lock_shared,
+    .unlock = td_host_unlock,
 };
 
 /* ---------------------------------------------------------------- registry */

@@ -241,9 +241,15 @@ struct tandem_run_desc {
   size_t output_count;
   tandem_resize_fn resize;            /* NULL: outputs must have room for the real shape */
   void *resize_user;
+  void *stream;                       /* CUstream to run on; NULL: one of the load's own. NULL on a CPU */
+  bool return_early;                  /* return when the work is queued on `stream`, which must be given */
+  void **done; /* NULL, or with return_early receives a CUevent that completes after the run's work; it is
+                  borrowed until the load's next run or its destruction */
 };
 
-/* Runs the load once; returns when its outputs are written. Blocks while another thread runs this load; two
+/* Runs the load once; returns when its outputs are written, unless return_early asks otherwise: then inputs
+ * and outputs must stay until the event. Device memory is used in place, whatever host memory the device
+ * cannot reach is staged. Blocks while another thread runs this load; two
  * loads run at the same time, of one engine or not. An error leaves the load usable, outputs undefined.
  * Errors: INVALID_ARGUMENT (count, rank, dtype, layout, bounds, room: the tensor is named), OUT_OF_MEMORY,
  * DEVICE_ERROR, DEVICE_LOST (also a load inherited through fork), BAD_PROGRAM, INTERNAL. */

@@ -36,6 +36,13 @@ extern "C" {
 #define TANDEM_VENDOR_SURVIVES_FORK (1u << 1)
 /* build honours a weight-streaming budget and reports the effective one. */
 #define TANDEM_VENDOR_HAS_BUDGET (1u << 2)
+/* run takes a caller's stream and may return early; for others tandem refuses both. */
+#define TANDEM_VENDOR_HAS_STREAMS (1u << 3)
+
+/* A lock that any number of threads share or one has alone. A zeroed one is ready. */
+struct tandem_host_lock {
+  uint64_t storage[8];
+};
 
 /* What tandem gives to a vendor. Lives as long as the process. Every function is callable from any thread. */
 struct tandem_host {
@@ -57,6 +64,12 @@ struct tandem_host {
   void *(*library_open)(const char *name, char *path, size_t path_size, struct tandem_error *error);
   /* The address of a symbol, or NULL. */
   void *(*library_symbol)(void *library, const char *name);
+  /* Waits of the vendor, with no lock held: the host's hooks are called. A wait for a lock calls them too. */
+  void (*wait_begin)(void);
+  void (*wait_end)(void);
+  void (*lock_alone)(struct tandem_host_lock *lock);
+  void (*lock_shared)(struct tandem_host_lock *lock);
+  void (*unlock)(struct tandem_host_lock *lock);
 };
 
 /* One option of the vendor's own. tandem resolves precedence, checks the value and hands the values to the
@@ -114,6 +127,9 @@ struct tandem_engine_info {
 struct tandem_context_desc {
   const struct tandem_payload *payload;
   const char *const *options;
+  bool share_scratch; /* tandem's own options of this load */
+  bool cuda_graph;
+  int32_t profile;    /* optimization profile; -1: by the shapes of each run */
 };
 
 /* Filled by context_create; the arrays are the context's own and live as long as it. */
