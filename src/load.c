@@ -156,9 +156,9 @@ static void tell_success(struct tandem_load *load) {
   struct tandem_load_info info;
   td_entry_get_info(&load->lease, &info);
   if (load->got.shared)
-    td_lines_add(load->lines, TANDEM_LOG_INFO, "shares engine %llu with %llu other loads (%s on %s, %.1f ms)",
-                 (unsigned long long)info.engine_id, (unsigned long long)info.users - 1, info.vendor,
-                 info.device, load->seconds * 1e3);
+    td_lines_add(load->lines, TANDEM_LOG_INFO, "shares engine %llu, %llu loads now (%s on %s, %.1f ms)",
+                 (unsigned long long)info.engine_id, (unsigned long long)info.users, info.vendor, info.device,
+                 load->seconds * 1e3);
   else
     td_lines_add(load->lines, TANDEM_LOG_INFO, "built engine %llu (%s on %s, %.1f ms)",
                  (unsigned long long)info.engine_id, info.vendor, info.device, load->seconds * 1e3);
@@ -434,8 +434,8 @@ static enum tandem_status check_process(const struct tandem_load *load, struct t
     return TANDEM_OK;
   return td_fail(
       error, TANDEM_DEVICE_LOST,
-      "%s was loaded by process %ld and cannot be used in process %ld, which was forked from it; load the "
-      "program again in this process",
+      "%s was loaded by process %ld and cannot be used in process %ld, which was forked from it; load "
+      "programs after the fork, or start workers with exec (Python: spawn)",
       load->label, load->process, (long)getpid());
 }
 

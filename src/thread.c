@@ -222,6 +222,14 @@ void td_wait_end(void) {
   wait_depth--;
 }
 
+void tandem_wait_begin(void) {
+  td_wait_begin();
+}
+
+void tandem_wait_end(void) {
+  td_wait_end();
+}
+
 /* ---------------------------------------------------------------- locks of vendors */
 
 static pthread_rwlock_t *real_host_lock(struct tandem_host_lock *lock) {
@@ -230,20 +238,23 @@ static pthread_rwlock_t *real_host_lock(struct tandem_host_lock *lock) {
 _Static_assert(sizeof(struct tandem_host_lock) >= sizeof(pthread_rwlock_t),
                "storage holds a pthread_rwlock_t");
 
+/* The hook after a wait may block in the host, so it is called without the lock, which is then tried anew. */
 void td_host_lock_alone(struct tandem_host_lock *lock) {
-  if (pthread_rwlock_trywrlock(real_host_lock(lock)) == 0)
-    return;
-  td_wait_begin();
-  pthread_rwlock_wrlock(real_host_lock(lock));
-  td_wait_end();
+  while (pthread_rwlock_trywrlock(real_host_lock(lock)) != 0) {
+    td_wait_begin();
+    pthread_rwlock_wrlock(real_host_lock(lock));
+    pthread_rwlock_unlock(real_host_lock(lock));
+    td_wait_end();
+  }
 }
 
 void td_host_lock_shared(struct tandem_host_lock *lock) {
-  if (pthread_rwlock_tryrdlock(real_host_lock(lock)) == 0)
-    return;
-  td_wait_begin();
-  pthread_rwlock_rdlock(real_host_lock(lock));
-  td_wait_end();
+  while (pthread_rwlock_tryrdlock(real_host_lock(lock)) != 0) {
+    td_wait_begin();
+    pthread_rwlock_rdlock(real_host_lock(lock));
+    pthread_rwlock_unlock(real_host_lock(lock));
+    td_wait_end();
+  }
 }
 
 void td_host_unlock(struct tandem_host_lock *lock) {

@@ -205,6 +205,27 @@ const Place &place() {
   return found;
 }
 
+/* Holds a mutex; a host that can give up a lock of its own meanwhile is told of the wait. */
+class Turn {
+public:
+  explicit Turn(std::mutex &mutex) : mutex_(mutex) {
+    while (!mutex_.try_lock()) {
+      tandem_wait_begin();
+      mutex_.lock();
+      mutex_.unlock(); /* the hook after the wait may block in the host: not with the mutex held */
+      tandem_wait_end();
+    }
+  }
+  ~Turn() {
+    mutex_.unlock();
+  }
+  Turn(const Turn &) = delete;
+  Turn &operator=(const Turn &) = delete;
+
+private:
+  std::mutex &mutex_;
+};
+
 /* Guards opening libraries, whose initializers write to ExecuTorch's unguarded tables. */
 std::mutex &libraries() {
   static std::mutex mutex;
@@ -233,7 +254,7 @@ bool has_kernel(const std::string &name) {
 }
 
 enum tandem_status need_kernels(const Plan &plan, struct tandem_error *error) {
-  std::lock_guard<std::mutex> lock(libraries());
+  Turn lock(libraries());
   std::string why;
   for (const std::string &name : plan.operators) {
     if (has_kernel(name))
@@ -269,7 +290,7 @@ std::string library_of(const std::string &backend) {
 }
 
 enum tandem_status need_backends(const Plan &plan, struct tandem_error *error) {
-  std::lock_guard<std::mutex> lock(libraries());
+  Turn lock(libraries());
   for (const tandem::PlanDelegate &delegate : plan.delegates) {
     const char *name = delegate.backend.c_str();
     std::string why;
@@ -948,7 +969,7 @@ enum tandem_status run_method(MethodState *state, const struct tandem_run_desc *
       return tandem_fail(error, TANDEM_INVALID_ARGUMENT,
                          "output \"%s\" is not contiguous: expected no strides", io.outputs[i].name);
   }
-  std::lock_guard<std::mutex> lock(state->lock);
+  Turn lock(state->lock);
   OpenDoor open;
   for (size_t i = 0; i < run->input_count; i++) {
     er::Error code = set_input(&*state->method, run->inputs[i], plan.inputs[i].position);
@@ -1089,7 +1110,7 @@ enum tandem_status tandem_program_delegates(struct tandem_program *program, cons
         enum tandem_status status = find_plan(*state, method, &index, error);
         if (status != TANDEM_OK)
           return status;
-        std::lock_guard<std::mutex> lock(state->lock);
+        Turn lock(state->lock);
         if (!state->delegates_read[index])
           status = read_delegates(state, index, error);
         if (status != TANDEM_OK)
@@ -1143,7 +1164,7 @@ enum tandem_status tandem_method_reset(struct tandem_method *method, struct tand
       error, [&]() -> enum tandem_status {
         if (!method)
           return tandem_fail(error, TANDEM_INVALID_ARGUMENT, "method is NULL");
-        std::lock_guard<std::mutex> lock(method->state.lock);
+        Turn lock(method->state.lock);
         for (struct tandem_load *load : method->state.loads) {
           enum tandem_status status = tandem_load_reset(load, error);
           if (status != TANDEM_OK)

@@ -103,6 +103,10 @@ TANDEM_API void tandem_set_log_sink(tandem_log_fn sink, void *user);
 typedef void (*tandem_wait_fn)(void *user);
 TANDEM_API void tandem_set_wait_hooks(tandem_wait_fn begin, tandem_wait_fn end, void *user);
 
+/* For code between tandem and a host (an adapter) that waits itself: calls the hooks, with no lock held. */
+TANDEM_API void tandem_wait_begin(void);
+TANDEM_API void tandem_wait_end(void);
+
 /* ---------------------------------------------------------------- options */
 
 /* Text key and value, both borrowed for the call. Numbers are decimal digits, booleans true/false/1/0.

@@ -4,7 +4,7 @@
  * tests/conformance the suite that every vendor passes. docs/vendors.md walks through both.
  *
  * What tandem promises to a vendor:
- *  - It holds no lock during any entry, except a load's own context lock during run and reset.
+ *  - It holds no lock during any entry.
  *  - open runs alone; after it succeeded it is not called again. parse, describe and payload_destroy may run
  *    before it and never touch a library or a device.
  *  - build of one identity runs alone; builds of other identities run at the same time.
