@@ -112,8 +112,9 @@ static void print_program(const cJSON *document) {
              cJSON_IsTrue(cJSON_GetObjectItem(delegate, "in_segment")) ? "in a segment" : "inline",
              td_number(delegate, "file_offset"), td_number(delegate, "alignment"));
       printf("    sha256: %s\n", td_text(delegate, "sha256"));
-      cJSON_ArrayForEach(fact, cJSON_GetObjectItem(delegate, "facts"))
-          printf("    %s: %s\n", fact->string, fact->valuestring);
+      cJSON_ArrayForEach(fact, cJSON_GetObjectItem(delegate, "facts")) {
+        printf("    %s: %s\n", fact->string, fact->valuestring);
+      }
       if (cJSON_IsFalse(cJSON_GetObjectItem(delegate, "known")))
         printf("    not a backend of tandem: nothing of it is shared\n");
       if (*td_text(delegate, "problem"))
@@ -153,7 +154,6 @@ int td_inspect_command(int count, char **arguments) {
     td_complain("%s", error.message);
     goto done;
   }
-  result = TD_EXIT_DONE;
   if (json) {
     result = td_print_json(document) ? TD_EXIT_DONE : TD_EXIT_FAILED;
     document = NULL;

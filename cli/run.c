@@ -647,7 +647,6 @@ int td_run_command(int count, char **arguments) {
   }
   bool differ = cJSON_IsFalse(cJSON_GetObjectItem(document, "outputs_equal"));
   td_notes_fini(true);
-  result = TD_EXIT_DONE;
   if (json) {
     result = td_print_json(document) ? TD_EXIT_DONE : TD_EXIT_FAILED;
     document = NULL;
