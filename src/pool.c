@@ -16,6 +16,9 @@
  */
 #include "base.h"
 
+#ifdef TD_CHECKS
+#undef NDEBUG /* the checks are for release builds of the tests too */
+#endif
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>

@@ -295,6 +295,38 @@ static void a_malformed_run_is_refused(void **state) {
   scene_destroy(&load);
 }
 
+static void streams_are_refused_for_a_vendor_without_them(void **state) {
+  (void)state;
+  BOUND(20);
+  struct scene_load load = made(scene_load(fake, payload, size, NULL));
+  float x[4] = {0}, y[4];
+  struct tandem_tensor in = {.data = x, .size = sizeof x, .dtype = TANDEM_FLOAT32, .rank = 1, .shape = {4}};
+  struct tandem_tensor out = in;
+  out.data = y;
+  struct tandem_run_desc good = {
+      .struct_size = sizeof good, .inputs = &in, .input_count = 1, .outputs = &out, .output_count = 1};
+  struct tandem_run_desc desc = good;
+  struct tandem_error error = {0};
+  desc.stream = &desc;
+  assert_int_equal(tandem_load_run(load.load, &desc, &error), TANDEM_INVALID_ARGUMENT);
+  assert_non_null(strstr(error.message, "stream"));
+  desc = good, desc.return_early = true;
+  assert_int_equal(tandem_load_run(load.load, &desc, &error), TANDEM_INVALID_ARGUMENT);
+  assert_int_equal(fake_count(fake, FAKE_RUN), 0);
+  assert_int_equal(tandem_load_run(load.load, &good, &error), TANDEM_OK);
+  scene_destroy(&load);
+
+  static struct fake_vendor *flows; /* says that it has streams: what is left to check is tandem's */
+  flows = fake_vendor_create("fake-streams", "FakeStreamsBackend", TANDEM_VENDOR_HAS_STREAMS);
+  assert_non_null(flows);
+  load = made(scene_load(flows, payload, size, NULL));
+  assert_int_equal(tandem_load_run(load.load, &desc, &error), TANDEM_INVALID_ARGUMENT);
+  assert_non_null(strstr(error.message, "return_early"));
+  desc.stream = &desc;
+  assert_int_equal(tandem_load_run(load.load, &desc, &error), TANDEM_OK);
+  scene_destroy(&load);
+}
+
 static void a_failing_run_or_reset_leaves_the_load_usable(void **state) {
   (void)state;
   BOUND(20);
@@ -371,6 +403,7 @@ int main(void) {
       TEST(a_scalar_runs),
       TEST(a_dimension_of_one_may_have_any_stride),
       TEST(a_malformed_run_is_refused),
+      TEST(streams_are_refused_for_a_vendor_without_them),
       TEST(a_failing_run_or_reset_leaves_the_load_usable),
       TEST(a_run_that_waits_for_its_turn_ends_before_the_load_is_destroyed),
   };

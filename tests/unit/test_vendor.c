@@ -368,6 +368,51 @@ static void the_host_allocates_zeroed_memory(void **state) {
   assert_int_equal((td_host.fail)(NULL, TANDEM_INTERNAL, "nobody listens"), TANDEM_INTERNAL);
 }
 
+static struct tandem_host_lock host_lock;
+
+static void *lock_alone_there(void *user) {
+  td_host.lock_alone(&host_lock);
+  *(bool *)user = true;
+  td_host.unlock(&host_lock);
+  return NULL;
+}
+
+static void *lock_shared_there(void *user) {
+  td_host.lock_shared(&host_lock);
+  *(bool *)user = true;
+  td_host.unlock(&host_lock);
+  return NULL;
+}
+
+static void a_lock_of_the_host_is_shared_or_alone_and_its_waits_are_told(void **state) {
+  (void)state;
+  BOUND(20);
+  pthread_t thread;
+  bool had = false;
+  td_host.lock_shared(&host_lock);
+  assert_int_equal(pthread_create(&thread, NULL, lock_shared_there, &had), 0);
+  pthread_join(thread, NULL); /* at once with ours */
+  assert_true(had);
+  assert_int_equal(scene_waits_begun(), 0);
+  had = false;
+  assert_int_equal(pthread_create(&thread, NULL, lock_alone_there, &had), 0);
+  assert_true(scene_wait_waiting(1));
+  td_host.unlock(&host_lock);
+  pthread_join(thread, NULL);
+  assert_true(had);
+  td_host.lock_alone(&host_lock);
+  scene_watch_waits(NULL, NULL);
+  had = false;
+  assert_int_equal(pthread_create(&thread, NULL, lock_shared_there, &had), 0);
+  assert_true(scene_wait_waiting(1));
+  td_host.unlock(&host_lock);
+  pthread_join(thread, NULL);
+  assert_true(had);
+  td_host.wait_begin();
+  td_host.wait_end();
+  assert_int_equal(scene_waits_begun(), scene_waits_ended());
+}
+
 /* Last: it fills the registry. */
 static void a_full_registry_says_so(void **state) {
   (void)state;
@@ -406,6 +451,7 @@ int main(void) {
       TEST(information_of_no_vendor_is_refused),
       TEST(libraries_are_opened_with_their_path_and_missing_ones_told_apart),
       TEST(the_host_allocates_zeroed_memory),
+      TEST(a_lock_of_the_host_is_shared_or_alone_and_its_waits_are_told),
       TEST(a_full_registry_says_so),
   };
   int failed = cmocka_run_group_tests_name("vendor", tests, NULL, NULL);
