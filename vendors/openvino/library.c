@@ -153,6 +153,20 @@ static bool try_program(struct search *search, const char *program) {
   return try_prefix(search, prefix);
 }
 
+/* A program that was started by its name alone. */
+static bool try_command(struct search *search, const char *name) {
+  char program[PATH_MAX];
+  const char *list = getenv("PATH");
+  while (*name != '\0' && list != NULL && *list != '\0') {
+    size_t folder = strcspn(list, ":");
+    int length = snprintf(program, sizeof program, "%.*s/%s", (int)folder, list, name);
+    if (folder > 0 && length > 0 && (size_t)length < sizeof program && access(program, X_OK) == 0)
+      return try_program(search, program);
+    list += folder + (list[folder] == ':');
+  }
+  return false;
+}
+
 static bool try_running_program(struct search *search) {
   char program[PATH_MAX];
   FILE *file = fopen("/proc/self/cmdline", "re");
@@ -160,7 +174,7 @@ static bool try_running_program(struct search *search) {
   if (file != NULL)
     fclose(file);
   program[size] = '\0';
-  if (strchr(program, '/') != NULL && try_program(search, program))
+  if (strchr(program, '/') != NULL ? try_program(search, program) : try_command(search, program))
     return true;
   ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
   if (length <= 0)
