@@ -117,6 +117,7 @@ class Host:
         from executorch.runtime import Runtime
 
         self.runtime = Runtime.get()
+        gc.freeze()  # what torch made: a collection of its million objects takes a second
 
     def program(self, source, **options):
         """`source`: a path, bytes, or a model."""
@@ -156,8 +157,7 @@ def same(found, wanted):
 
 
 def collect():
-    for _ in range(3):
-        gc.collect()
+    gc.collect()
 
 
 def private_bytes():

@@ -29,12 +29,6 @@ def test_a_payload_of_another_openvino_is_refused_by_version(models, models_2025
     assert "2026.4.1" in line and "export" in line, line
 
 
-def damaged(models, tmp_path, damage):
-    path = tmp_path / "damaged.pte"
-    path.write_bytes(damage(models.mlp.bytes))
-    return path
-
-
 DAMAGES = {
     "zeroed": lambda payload: bytes(len(payload)),
     "other magic": lambda payload: b"XX" + payload[2:],

@@ -46,8 +46,9 @@ def test_later_loads_of_a_path_add_at_most_one_mebibyte(version, request, figure
     theirs = fresh.run(
         grow, model, tandem=False, execute=version == "2025.4.1", environment=environment, timeout=120
     ).good()
-    figures.append(table(f"MiB that each load adds, OpenVINO {version}", range(1 * MIB, (LOADS + 1) * MIB, MIB)))
+    figures.append(f"MiB that each of {LOADS} loads adds, OpenVINO {version}")
     figures.append(table("  tandem", ours))
     figures.append(table("  stock delegate", theirs))
     assert all(added <= MIB for added in ours[1:]), ours
+    assert ours[0] <= theirs[0] + 4 * MIB, f"the first load costs {ours[0] / MIB:.1f} MiB, stock {theirs[0] / MIB:.1f}"
     assert all(added > 50 * MIB for added in theirs[1:]), "the measurement does not see what a load costs"

@@ -1,5 +1,6 @@
 """fork and exit (field case 27), and a Method that outlives its Program."""
 
+import contextlib
 import os
 import pathlib
 import subprocess
@@ -26,18 +27,17 @@ def fork_after_a_run(models):
     load = there.load(models.mlp)
     host.same(load(*inputs), wanted)
 
+    # Either may be refused: the test reads the line. What comes back is right.
     def run_inherited():
-        try:
-            found = load(*inputs)
-        except RuntimeError:
-            return  # a clear error: the line is checked by the test
-        host.same(found, wanted)
+        with contextlib.suppress(RuntimeError):
+            host.same(load(*inputs), wanted)
 
     def load_anew():
-        host.same(there.load(models.mlp_other)(*inputs), models.mlp_other.case()[1])
+        with contextlib.suppress(RuntimeError):
+            host.same(there.load(models.mlp_other)(*inputs), models.mlp_other.case()[1])
 
     inherited = fresh.fork_inside(run_inherited, timeout=5)
-    anew = fresh.fork_inside(load_anew, timeout=10)
+    anew = fresh.fork_inside(load_anew, timeout=5)
     for _ in range(3):
         host.same(load(*inputs), wanted)
         host.same(there.load(models.mlp)(*inputs), wanted)
@@ -51,7 +51,7 @@ def test_a_child_forked_after_a_run_never_hangs_and_the_parent_goes_on(models):
     assert inherited is True, (inherited, outcome.errors)
     for line in outcome.errors.splitlines():
         if line.startswith("tandem:"):
-            assert "fork" in line or "child" in line, line
+            assert "forked from" in line, line
     assert anew is True, (anew, outcome.errors)
 
 
