@@ -49,6 +49,7 @@ static struct td_mutex identity_lock;
 static struct secret secret; /* guarded by identity_lock; constant once drawn */
 static bool secret_drawn;    /* guarded by identity_lock */
 static EVP_MAC *gmac;        /* guarded by identity_lock; constant once fetched */
+static EVP_MD *sha256;       /* likewise */
 static int fork_once;
 
 static void lock_identity(void) {
@@ -79,29 +80,6 @@ static enum tandem_status fail_openssl(struct tandem_error *error, enum tandem_s
                  what);
 }
 
-static enum tandem_status prepare_locked(void) {
-  if (!secret_drawn) {
-    if (getentropy(&secret, sizeof(secret)) != 0)
-      return TANDEM_UNAVAILABLE;
-    secret_drawn = true;
-  }
-  if (!gmac)
-    gmac = EVP_MAC_fetch(NULL, "GMAC", NULL);
-  return gmac ? TANDEM_OK : openssl_status();
-}
-
-/* A copy of the process's secret, and the algorithm. UNAVAILABLE: no random bytes. No failure is remembered.
- */
-static enum tandem_status prepare(struct secret *copy, EVP_MAC **mac) {
-  td_once(&fork_once, guard_fork);
-  td_mutex_lock(&identity_lock);
-  enum tandem_status status = prepare_locked();
-  *copy = secret;
-  *mac = gmac;
-  td_mutex_unlock(&identity_lock);
-  return status;
-}
-
 static bool start_tag(EVP_MAC_CTX *context, const unsigned char *key, const struct secret *with) {
   unsigned char nonce[NONCE_SIZE];
   memcpy(nonce, with->nonce, sizeof(nonce));
@@ -111,6 +89,55 @@ static bool start_tag(EVP_MAC_CTX *context, const unsigned char *key, const stru
       OSSL_PARAM_construct_end(),
   };
   return EVP_MAC_init(context, key, KEY_SIZE, parameters) == 1;
+}
+
+/* One tag is begun here although nobody needs it: it makes OpenSSL look the cipher up, under locks of its own
+ * that a child forked meanwhile would find taken for ever. Later looks only read. */
+static bool fetch_gmac_locked(void) {
+  EVP_MAC *fetched = EVP_MAC_fetch(NULL, "GMAC", NULL);
+  EVP_MAC_CTX *context = fetched ? EVP_MAC_CTX_new(fetched) : NULL;
+  bool ok = context && start_tag(context, secret.sum_key, &secret);
+  EVP_MAC_CTX_free(context);
+  if (ok)
+    gmac = fetched;
+  else
+    EVP_MAC_free(fetched);
+  return ok;
+}
+
+static enum tandem_status prepare_locked(void) {
+  if (!secret_drawn) {
+    if (getentropy(&secret, sizeof(secret)) != 0)
+      return TANDEM_UNAVAILABLE;
+    secret_drawn = true;
+  }
+  return gmac || fetch_gmac_locked() ? TANDEM_OK : openssl_status();
+}
+
+/* A copy of the process's secret, and the algorithm. UNAVAILABLE: no random bytes. No failure is remembered.
+ * Sets a mark in OpenSSL's error queue, which the caller pops: OpenSSL's first call belongs under the lock.
+ */
+static enum tandem_status prepare(struct secret *copy, EVP_MAC **mac) {
+  td_once(&fork_once, guard_fork);
+  td_mutex_lock(&identity_lock);
+  ERR_set_mark();
+  enum tandem_status status = prepare_locked();
+  *copy = secret;
+  *mac = gmac;
+  td_mutex_unlock(&identity_lock);
+  return status;
+}
+
+/* Likewise for SHA-256; NULL on failure. */
+static const EVP_MD *prepare_sha256(void) {
+  td_once(&fork_once, guard_fork);
+  td_mutex_lock(&identity_lock);
+  ERR_set_mark();
+  if (!sha256)
+    sha256 = EVP_MD_fetch(NULL, "SHA2-256", NULL);
+  const EVP_MD *fetched = sha256;
+  td_mutex_unlock(&identity_lock);
+  return fetched;
 }
 
 static bool finish_tag(EVP_MAC_CTX *context, unsigned char tag[TAG_SIZE]) {
@@ -210,7 +237,6 @@ enum tandem_status td_digest(const void *data, size_t size, enum td_identity kin
   struct secret with;
   EVP_MAC *mac;
   memset(digest, 0, sizeof(*digest));
-  ERR_set_mark();
   enum tandem_status status = prepare(&with, &mac);
   if (status == TANDEM_OK && kind == TD_IDENTITY_FAST)
     digest_fast(data, size, &with, digest);
@@ -236,8 +262,8 @@ enum tandem_status tandem_sha256(const void *data, size_t size, char hex[65], st
 
   int state = td_cancel_disable();
   unsigned char sum[32];
-  ERR_set_mark();
-  bool ok = EVP_Digest(data, size, sum, NULL, EVP_sha256(), NULL) == 1;
+  const EVP_MD *algorithm = prepare_sha256();
+  bool ok = algorithm && EVP_Digest(data, size, sum, NULL, algorithm, NULL) == 1;
   enum tandem_status status = ok ? TANDEM_OK : openssl_status();
   ERR_pop_to_mark();
   if (ok) {
