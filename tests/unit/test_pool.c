@@ -548,8 +548,7 @@ static void one_waiter_at_a_time_builds_for_itself(void **state) {
     waiters[i] = LOAD(plain, a, "flight_timeout_ms", "1", NULL);
     scene_start(&waiters[i]);
   }
-  /* Of the waiters one at most is inside a build with the first load. Passing two at a time lets the first
-   * flight end at some point; until then each waiter has to be let through. */
+  /* The first load and one waiter stand at the gate; the others wait for their turn, however late it is. */
   assert_true(fake_wait_inside(plain, FAKE_BUILD, 2));
   fake_gate_open(plain, FAKE_BUILD);
   scene_join(&first);
@@ -562,38 +561,6 @@ static void one_waiter_at_a_time_builds_for_itself(void **state) {
   assert_true(fake_peak_inside(plain, FAKE_BUILD) <= 2);
   scene_destroy(&first);
   destroy_all(waiters, RACERS);
-}
-
-static void a_waiter_whose_own_copy_does_not_fit_shares_the_first_engine(void **state) {
-  (void)state;
-  BOUND(30);
-  struct scene_load first = LOAD(plain, a, NULL), second = LOAD(plain, a, "flight_timeout_ms", "300", NULL);
-  struct tandem_stats before = scene_stats();
-  fake_gate_close(plain, FAKE_BUILD);
-  scene_start(&first);
-  assert_true(fake_wait_inside(plain, FAKE_BUILD, 1));
-  scene_start(&second);
-  assert_true(fake_wait_inside(plain, FAKE_BUILD, 2)); /* it builds for itself now */
-  fake_fail_at(plain, FAKE_BUILD, 0, 0, TANDEM_OK, NULL);
-  fake_set_memory(plain, 1000 + 2 * FAKE_CONTEXT_COST); /* one engine fits; who comes second is out of luck */
-  fake_gate_open(plain, FAKE_BUILD);
-  scene_join(&first);
-  scene_join(&second);
-  /* Whichever of the two got the memory, both have an engine or the loser an honest error. */
-  if (second.status == TANDEM_OK && first.status == TANDEM_OK) {
-    struct tandem_load_info info = scene_info(&second);
-    assert_true(info.shared && info.fallback);
-    assert_int_equal(info.engine_id, scene_info(&first).engine_id);
-    assert_int_equal(scene_stats().fallbacks - before.fallbacks, 1);
-    for (int i = 0; i < (int)scene_line_count(); i++)
-      assert_int_not_equal(scene_line_level(i), TANDEM_LOG_ERROR);
-    assert_true(scene_find_line("did not fit", 0) >= 0);
-  } else {
-    assert_int_equal(first.status, TANDEM_OUT_OF_MEMORY);
-    assert_int_equal(second.status, TANDEM_OK);
-  }
-  scene_destroy(&first);
-  scene_destroy(&second);
 }
 
 static void after_an_own_copy_that_failed_the_load_shares_and_the_errors_are_warnings(void **state) {
@@ -1529,7 +1496,6 @@ int main(void) {
       TEST(destroying_a_load_waits_for_its_run),
       TEST(a_load_that_holds_a_lock_builds_for_itself_after_the_timeout),
       TEST(one_waiter_at_a_time_builds_for_itself),
-      TEST(a_waiter_whose_own_copy_does_not_fit_shares_the_first_engine),
       TEST(after_an_own_copy_that_failed_the_load_shares_and_the_errors_are_warnings),
       TEST(a_long_wait_is_told_and_a_lock_holder_waits_ten_seconds),
       TEST(a_load_inside_a_build_is_private),
