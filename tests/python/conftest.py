@@ -1,7 +1,7 @@
 """Programs for the tests, fresh processes for them, and the table of figures at the end.
 
 A test marked `fresh` runs in a child (fresh.py); its fixtures are made here, where neither tandem nor the runtime is
-ever loaded. Programs are made once (models.py) and kept in the cache folder under a hash of all that goes into them.
+ever loaded.
 """
 
 import os
@@ -9,13 +9,7 @@ import os
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # a pool of threads would not survive the forks
 
 import dataclasses  # noqa: E402
-import fcntl  # noqa: E402
-import functools  # noqa: E402
-import hashlib  # noqa: E402
-import importlib.metadata  # noqa: E402
 import pathlib  # noqa: E402
-import shutil  # noqa: E402
-import subprocess  # noqa: E402
 import sys  # noqa: E402
 
 import executorch.exir._warnings  # noqa: E402, F401  most of what executorch.runtime imports, and none of its libraries
@@ -25,6 +19,7 @@ import pytest  # noqa: E402
 sys.path.insert(0, os.path.dirname(__file__))
 import fresh  # noqa: E402
 import host  # noqa: E402
+import programs  # noqa: E402
 
 HERE = pathlib.Path(__file__).parent
 FIGURES = []
@@ -46,33 +41,6 @@ class Model:
         return self.path.read_bytes()
 
 
-@functools.cache
-def export(names, packages):
-    """The folder with those models; `packages`: the site-packages whose OpenVINO makes them, "" for this one's."""
-    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "tandem"
-    flags = next((line for line in open("/proc/cpuinfo") if line.startswith(("flags", "Features"))), "")
-    found = importlib.metadata.distributions(**({"path": [packages]} if packages else {}))
-    openvino = next(each.version for each in found if each.name == "openvino")
-    versions = [importlib.metadata.version(name) for name in ("torch", "executorch", "numpy")]
-    content = repr([(HERE / "models.py").read_bytes(), flags, openvino, versions, names])
-    folder = cache / f"programs-{openvino}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
-    cache.mkdir(parents=True, exist_ok=True)
-    with open(f"{folder}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / "ready").exists():
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir()
-            environment = dict(os.environ, PYTHONPATH=packages)
-            done = subprocess.run(
-                [sys.executable, HERE / "models.py", folder, *names],
-                env=environment, capture_output=True, text=True, timeout=400,
-            )
-            assert done.returncode == 0, done.stderr[-4000:]
-            os.sync()  # dirty pages of a file would count as the process's own
-            (folder / "ready").touch()
-    return folder
-
-
 class Models:
     def __init__(self, folder):
         self.folder = folder
@@ -85,7 +53,7 @@ class Models:
 
 @pytest.fixture(scope="session")
 def models():
-    return Models(export((), ""))
+    return Models(programs.export())
 
 
 @pytest.fixture(scope="session")
@@ -96,7 +64,7 @@ def library_2025():
 @pytest.fixture(scope="session")
 def models_2025(library_2025):
     packages = pathlib.Path(library_2025).parents[2]
-    return Models(export(("mlp", "big"), str(packages)))
+    return Models(programs.export(("mlp", "big"), str(packages)))
 
 
 @pytest.fixture(scope="session")
