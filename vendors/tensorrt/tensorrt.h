@@ -62,6 +62,15 @@ enum tandem_status td_trt_create_runtime(void **runtime, struct tandem_error *er
 void td_trt_delete(void *object);
 /* The status that a line of the library tells: OUT_OF_MEMORY, DEVICE_LOST or OK. */
 enum tandem_status td_trt_judge_line(const char *line);
+/* What the library's warnings and errors on this thread said of their cause since listen. */
+enum {
+  TD_TRT_SAID_CAPABILITY = 1, /* the plan is for another GPU */
+  TD_TRT_SAID_VERSION = 2,    /* of another version */
+  TD_TRT_SAID_MAGIC = 4,      /* no plan of this product */
+  TD_TRT_SAID_HOST_CODE = 8,  /* brings host code that is not allowed */
+};
+void td_trt_listen(void);
+unsigned td_trt_said(void);
 /* The tandem_dtype of a td_trt_dtype, -1 when no tensor of tandem can hold it; the name in any case. */
 int32_t td_trt_dtype(int32_t dtype);
 const char *td_trt_dtype_name(int32_t dtype);
@@ -119,6 +128,14 @@ enum tandem_status td_trt_parse(const struct tandem_host *host, const void *byte
 void td_trt_payload_destroy(struct tandem_payload *payload);
 void td_trt_describe(const struct tandem_payload *payload, tandem_fact_fn fact, void *user);
 
+/* What the header of a plan tells without its library. */
+struct td_trt_plan {
+  enum td_trt_product product;
+  char name[64]; /* "TensorRT-RTX 1.7.1" */
+};
+/* False for plans whose header is not known: only RTX's is. */
+bool td_trt_read_plan(const void *bytes, size_t size, struct td_trt_plan *plan);
+
 /* ---------------------------------------------------------------- engine.c */
 
 /* What tandem's void *engine points to: constant once built, shared by its contexts. */
@@ -140,8 +157,65 @@ void td_trt_engine_destroy(void *engine);
 /* ---------------------------------------------------------------- device.c: CUDA through the driver's own
  * interface. TANDEM_CUDA_LIBRARY or libcuda.so.1, opened at the first use; a failure is not remembered. */
 
-struct td_cuda_context; /* a context of one device that an engine holds: the primary one, retained, or the
-                           caller's */
+enum { TD_CUDA_OK = 0, TD_CUDA_OUT_OF_MEMORY = 2, TD_CUDA_DEINITIALIZED = 4, TD_CUDA_NOT_READY = 600 };
+enum { TD_CUDA_CAPTURE_NONE = 0, TD_CUDA_CAPTURE_ACTIVE = 1, TD_CUDA_CAPTURE_INVALIDATED = 2 };
+enum { TD_CUDA_CAPTURE_THREAD_LOCAL = 1, TD_CUDA_CAPTURE_RELAXED = 2 };
+#define TD_CUDA_STREAM_PER_THREAD ((void *)2)
+
+/* The driver's entries: CUresult is int32_t, handles are void *, device addresses uint64_t.
+ * R(member, symbol, parameters): every driver that TensorRT 10 runs on has it. O: newer drivers only, NULL
+ * elsewhere. */
+#define TD_CUDA_ENTRIES(R, O)                                                                                \
+  R(init, cuInit, (uint32_t flags))                                                                          \
+  R(driver_version, cuDriverGetVersion, (int32_t * version))                                                 \
+  R(device_count, cuDeviceGetCount, (int32_t * count))                                                       \
+  R(device_get, cuDeviceGet, (int32_t * device, int32_t ordinal))                                            \
+  R(device_name, cuDeviceGetName, (char *name, int32_t size, int32_t device))                                \
+  R(device_attribute, cuDeviceGetAttribute, (int32_t * value, int32_t attribute, int32_t device))            \
+  R(primary_retain, cuDevicePrimaryCtxRetain, (void **context, int32_t device))                              \
+  R(primary_release, cuDevicePrimaryCtxRelease_v2, (int32_t device))                                         \
+  R(primary_state, cuDevicePrimaryCtxGetState, (int32_t device, uint32_t * flags, int32_t * active))         \
+  R(context_current, cuCtxGetCurrent, (void **context))                                                      \
+  R(context_push, cuCtxPushCurrent_v2, (void *context))                                                      \
+  R(context_pop, cuCtxPopCurrent_v2, (void **context))                                                       \
+  R(context_device, cuCtxGetDevice, (int32_t * device))                                                      \
+  O(context_id, cuCtxGetId, (void *context, uint64_t *id))                                                   \
+  R(memory_info, cuMemGetInfo_v2, (size_t * free_bytes, size_t * total_bytes))                               \
+  R(memory_allocate, cuMemAlloc_v2, (uint64_t * address, size_t size))                                       \
+  R(memory_free, cuMemFree_v2, (uint64_t address))                                                           \
+  R(copy_in, cuMemcpyHtoDAsync_v2, (uint64_t to, const void *from, size_t size, void *stream))               \
+  R(copy_out, cuMemcpyDtoHAsync_v2, (void *to, uint64_t from, size_t size, void *stream))                    \
+  R(copy_within, cuMemcpyDtoDAsync_v2, (uint64_t to, uint64_t from, size_t size, void *stream))              \
+  R(pointer_attributes, cuPointerGetAttributes,                                                              \
+    (uint32_t count, int32_t * attributes, void **values, uint64_t address))                                 \
+  R(stream_create, cuStreamCreate, (void **stream, uint32_t flags))                                          \
+  R(stream_destroy, cuStreamDestroy_v2, (void *stream))                                                      \
+  R(stream_wait, cuStreamSynchronize, (void *stream))                                                        \
+  R(stream_query, cuStreamQuery, (void *stream))                                                             \
+  R(stream_await_event, cuStreamWaitEvent, (void *stream, void *event, uint32_t flags))                      \
+  R(stream_capturing, cuStreamIsCapturing, (void *stream, int32_t *status))                                  \
+  O(stream_context, cuStreamGetCtx_v2, (void *stream, void **context, void **green))                         \
+  R(event_create, cuEventCreate, (void **event, uint32_t flags))                                             \
+  R(event_destroy, cuEventDestroy_v2, (void *event))                                                         \
+  R(event_record, cuEventRecord, (void *event, void *stream))                                                \
+  R(event_query, cuEventQuery, (void *event))                                                                \
+  R(event_wait, cuEventSynchronize, (void *event))                                                           \
+  R(capture_mode, cuThreadExchangeStreamCaptureMode, (int32_t * mode))                                       \
+  R(capture_begin, cuStreamBeginCapture_v2, (void *stream, int32_t mode))                                    \
+  R(capture_end, cuStreamEndCapture, (void *stream, void **graph))                                           \
+  R(graph_instantiate, cuGraphInstantiateWithFlags, (void **executable, void *graph, uint64_t flags))        \
+  R(graph_launch, cuGraphLaunch, (void *executable, void *stream))                                           \
+  R(graph_destroy, cuGraphDestroy, (void *graph))                                                            \
+  R(graph_exec_destroy, cuGraphExecDestroy, (void *executable))                                              \
+  R(error_name, cuGetErrorName, (int32_t code, const char **name))
+
+struct td_cuda_api {
+#define TD_CUDA_MEMBER(member, symbol, parameters) int32_t(*member) parameters;
+  TD_CUDA_ENTRIES(TD_CUDA_MEMBER, TD_CUDA_MEMBER)
+#undef TD_CUDA_MEMBER
+};
+/* Filled when td_cuda_open has succeeded, constant after that. */
+extern struct td_cuda_api td_cuda;
 
 /* UNAVAILABLE: no driver, or one that cannot be started; names what was looked for. */
 enum tandem_status td_cuda_open(struct tandem_error *error);
@@ -155,6 +229,40 @@ struct td_cuda_facts {
 /* Facts of a device, for messages. False when there is no driver or no such device (device_count is right).
  */
 bool td_cuda_describe(int32_t device_id, struct td_cuda_facts *facts);
+
+/* Device memory of tandem's own that lies idle, and scratch: see device.c and scratch.c. */
+struct td_cuda_buffer {
+  uint64_t address; /* 0: none */
+  size_t size;
+};
+enum { TD_CUDA_IDLE_MAX = 16 };
+struct td_scratch_block;
+struct td_scratch_pool {
+  struct tandem_host_lock lock;
+  struct td_scratch_block *blocks; /* owned; guarded by lock, blocks are added and never taken out */
+  size_t users;                    /* contexts that lease here; guarded by lock */
+};
+
+/* A context of one device that engines hold: the primary one, retained, or the caller's. One a device and
+ * context however many engines there are. */
+struct td_cuda_context {
+  int32_t device_id; /* as the user counts */
+  int32_t device;    /* CUdevice */
+  void *handle;
+  uint64_t id;      /* what td_cuda_resolve gave */
+  uint64_t real_id; /* cuCtxGetId; 0 when the driver has none */
+  bool primary;
+  bool reads_pageable; /* the device reads pageable memory through the host's page tables */
+  uint64_t nothing;    /* an address for tensors without elements; constant */
+  uint32_t lost;       /* atomic */
+  struct tandem_host_lock idle_lock;
+  struct td_cuda_buffer idle[TD_CUDA_IDLE_MAX]; /* guarded by idle_lock */
+  size_t idle_bytes;                            /* likewise */
+  struct td_scratch_pool scratch;
+  struct td_cuda_context *next; /* guarded by the registry's lock */
+  size_t users;                 /* likewise */
+};
+
 /* Which context loads of this device use: the calling thread's current one if it is of this device and not
  * the device's primary one, else the primary one. The id stays the same while the context lives.
  * Errors: UNAVAILABLE (no driver), UNSUPPORTED (no such device: names it and the devices there are),
@@ -171,9 +279,37 @@ void td_cuda_leave(struct td_cuda_context *context);
 /* True when the context's device was reset or lost, or the driver is shutting down: objects are then only
  * forgotten, never destroyed. Called between enter and leave, or after a failed enter. */
 bool td_cuda_lost(struct td_cuda_context *context);
+/* The error of a driver call that returned `code`; remembers a lost device. `step` says what was tried. */
+enum tandem_status td_cuda_fail(struct td_cuda_context *context, int32_t code, const char *step,
+                                struct tandem_error *error);
 /* The vendor's entry. */
 enum tandem_status td_cuda_memory(const struct tandem_resolution *resolution, uint64_t *free_bytes,
                                   uint64_t *total_bytes, struct tandem_error *error);
+
+enum td_cuda_place {
+  TD_CUDA_HOST,    /* the device does not reach it: to be staged */
+  TD_CUDA_MAPPED,  /* host memory that the device reaches at `address` */
+  TD_CUDA_DEVICE,  /* memory of this device, or of another one that is mapped for this one, or managed */
+  TD_CUDA_FOREIGN, /* memory of device `owner`, which this one does not reach */
+};
+struct td_cuda_pointer {
+  uint64_t address;
+  enum td_cuda_place place;
+  int32_t owner;
+  bool managed;
+};
+/* What `size` bytes at a caller's pointer are, as the driver tells. Between enter and leave. */
+struct td_cuda_pointer td_cuda_locate(struct td_cuda_context *context, const void *data, size_t size);
+
+/* Memory of this device, in relaxed capture mode; what lies idle is given up before the second try. The
+ * driver's code: TD_CUDA_OK or why not. Between enter and leave. */
+int32_t td_cuda_allocate(struct td_cuda_context *context, size_t size, uint64_t *address);
+/* Stalls the device. */
+void td_cuda_free(struct td_cuda_context *context, uint64_t address);
+/* At least `size` bytes from what lies idle, else new. The buffer must be empty. */
+int32_t td_cuda_take(struct td_cuda_context *context, size_t size, struct td_cuda_buffer *buffer);
+/* Leaves it for the next; nothing may use it any more. Empties the buffer, which may be empty. */
+void td_cuda_give(struct td_cuda_context *context, struct td_cuda_buffer *buffer);
 
 /* ---------------------------------------------------------------- context.c */
 
@@ -191,7 +327,51 @@ void td_trt_output_shape(struct td_trt_output_allocator *allocator, const char *
 
 /* ---------------------------------------------------------------- scratch.c */
 
+/* A context's part in the device's pool of scratch; zeroed to begin with. */
+struct td_scratch {
+  struct td_scratch_block *block; /* of the last run; borrowed from the pool */
+  struct td_scratch_block *kept;  /* its own until td_scratch_leave, linked */
+  bool held;                      /* block is leased by the run under way */
+};
+void td_scratch_join(struct td_cuda_context *cuda, struct td_scratch *scratch);
+/* Gives back everything; the context's work must be done. Scratch beyond one a context is freed. */
+void td_scratch_leave(struct td_cuda_context *cuda, struct td_scratch *scratch);
+/* At least `size` bytes, size > 0, for one run; the driver's code. Without `may_allocate` only what is there
+ * already: TD_CUDA_NOT_READY when that does not do. */
+int32_t td_scratch_lease(struct td_cuda_context *cuda, struct td_scratch *scratch, size_t size,
+                         bool may_allocate, uint64_t *address);
+/* Ends the lease: at once, or when `event`, which is the context's own, has completed. */
+void td_scratch_return(struct td_scratch *scratch, void *event);
+/* The leased scratch stays the context's own: a captured graph has its address. */
+void td_scratch_keep(struct td_scratch *scratch);
+/* Frees what no run has; for an allocation that failed. Returns whether there was any. */
+bool td_scratch_trim(struct td_cuda_context *cuda, size_t leave);
+/* With the last engine of the device; `forget`: the memory is gone already. */
+void td_scratch_fini(struct td_cuda_context *cuda, bool forget);
+
 /* ---------------------------------------------------------------- graph.c */
+
+struct td_graphs; /* the recorded runs of one context; NULL: it records none */
+
+/* NULL, and a line that says why, when this load cannot record: `reason` (NULL: none known). */
+struct td_graphs *td_graphs_create(struct td_cuda_context *cuda, const char *reason);
+void td_graphs_destroy(struct td_graphs *graphs, struct td_cuda_context *cuda);
+/* What a recorded run depends on; td_graphs_run compares `size` bytes of `key`. */
+struct td_graph_request {
+  void *context; /* IExecutionContext */
+  void *stream;  /* of the run */
+  bool foreign;  /* the stream is the caller's */
+  const uint64_t *key;
+  size_t key_count;
+};
+enum td_graph_result {
+  TD_GRAPH_PLAIN,    /* nothing was queued: enqueue as usual */
+  TD_GRAPH_LAUNCHED, /* the run is queued */
+  TD_GRAPH_RECORDED, /* likewise; the scratch in use is in the graph now */
+  TD_GRAPH_FAILED,   /* see *code */
+};
+enum td_graph_result td_graphs_run(struct td_graphs *graphs, struct td_cuda_context *cuda,
+                                   const struct td_graph_request *request, int32_t *code);
 
 /* The process's capture lock: alone while a run is recorded, shared by builds, context creation and teardown.
  * Taken inside nothing but a context's own turn. */
