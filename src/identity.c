@@ -50,7 +50,6 @@ static struct secret secret; /* guarded by identity_lock; constant once drawn */
 static bool secret_drawn;    /* guarded by identity_lock */
 static EVP_MAC *gmac;        /* guarded by identity_lock; constant once fetched */
 static EVP_MD *sha256;       /* likewise */
-static int fork_once;
 
 static void lock_identity(void) {
   td_mutex_lock(&identity_lock);
@@ -60,7 +59,8 @@ static void unlock_identity(void) {
   td_mutex_unlock(&identity_lock);
 }
 
-static void guard_fork(void) {
+/* Before any thread can be inside: a fork that has begun runs no handler registered meanwhile. */
+__attribute__((constructor)) static void guard_fork(void) {
   td_fork_handlers(lock_identity, unlock_identity, unlock_identity);
 }
 
@@ -118,7 +118,6 @@ static enum tandem_status prepare_locked(void) {
  * Sets a mark in OpenSSL's error queue, which the caller pops: OpenSSL's first call belongs under the lock.
  */
 static enum tandem_status prepare(struct secret *copy, EVP_MAC **mac) {
-  td_once(&fork_once, guard_fork);
   td_mutex_lock(&identity_lock);
   ERR_set_mark();
   enum tandem_status status = prepare_locked();
@@ -130,7 +129,6 @@ static enum tandem_status prepare(struct secret *copy, EVP_MAC **mac) {
 
 /* Likewise for SHA-256; NULL on failure. */
 static const EVP_MD *prepare_sha256(void) {
-  td_once(&fork_once, guard_fork);
   td_mutex_lock(&identity_lock);
   ERR_set_mark();
   if (!sha256)

@@ -174,8 +174,7 @@ struct hooks {
 };
 
 static struct td_mutex hooks_lock;
-static struct hooks hooks; /* guarded by hooks_lock */
-static int hooks_fork_once;
+static struct hooks hooks;                 /* guarded by hooks_lock */
 static _Thread_local struct hooks waiting; /* the pair that this thread's wait began with */
 static _Thread_local unsigned wait_depth;
 
@@ -187,19 +186,18 @@ static void give_hooks(void) {
   td_mutex_unlock(&hooks_lock);
 }
 
-static void guard_hooks_at_fork(void) {
+/* Before any thread can be inside: a fork that has begun runs no handler registered meanwhile. */
+__attribute__((constructor)) static void guard_hooks_at_fork(void) {
   pthread_atfork(take_hooks, give_hooks, give_hooks);
 }
 
 void td_fork_handlers(void (*prepare)(void), void (*parent)(void), void (*child)(void)) {
-  td_once(&hooks_fork_once, guard_hooks_at_fork);
   pthread_atfork(prepare, parent, child);
 }
 
 void tandem_set_wait_hooks(tandem_wait_fn begin, tandem_wait_fn end, void *user) {
   struct hooks wanted = {begin, end, user};
   int state = td_cancel_disable();
-  td_once(&hooks_fork_once, guard_hooks_at_fork);
   td_mutex_lock(&hooks_lock);
   hooks = wanted;
   td_mutex_unlock(&hooks_lock);
