@@ -16,6 +16,7 @@
 enum { VENDORS_MAX = 16 };
 
 extern const struct tandem_vendor td_vendor_openvino;
+extern const struct tandem_vendor td_vendor_tensorrt;
 
 enum library_state { LIBRARY_CLOSED, LIBRARY_OPENING, LIBRARY_OPEN };
 
@@ -161,6 +162,7 @@ static enum tandem_status add(const struct tandem_vendor *vendor, struct tandem_
 
 static void add_builtin(void) {
   add(&td_vendor_openvino, NULL);
+  add(&td_vendor_tensorrt, NULL);
 }
 
 static void ensure_builtin(void) {
