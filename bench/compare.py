@@ -57,7 +57,9 @@ def policy(openvino):
     if not path.exists():
         say("making the demo's policy")
         command = pathlib.Path(PLUGIN).parent / "tandem"
-        subprocess.run([command, "demo", "--keep", path, "--json"], check=True, stdout=subprocess.DEVNULL)
+        part = path.with_suffix(".part")
+        subprocess.run([command, "demo", "--keep", part, "--json"], check=True, stdout=subprocess.DEVNULL)
+        part.rename(path)
     return path
 
 
