@@ -100,7 +100,8 @@ enum tandem_status td_fail(struct tandem_error *error, enum tandem_status status
   return status;
 }
 
-enum tandem_status tandem_fail(struct tandem_error *error, enum tandem_status status, const char *format, ...) {
+enum tandem_status tandem_fail(struct tandem_error *error, enum tandem_status status, const char *format,
+                               ...) {
   int cancel = td_cancel_disable();
   va_list arguments;
   va_start(arguments, format);

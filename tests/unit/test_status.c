@@ -87,6 +87,11 @@ static void an_error_carries_code_and_sentence(void **state) {
   assert_int_equal(td_fail(NULL, TANDEM_INTERNAL, "no error given"), TANDEM_INTERNAL);
   tandem_last_reason(reason, sizeof(reason));
   assert_string_equal(reason, "no error given");
+  assert_int_equal(tandem_fail(&error, TANDEM_UNSUPPORTED, "from %s", "outside"), TANDEM_UNSUPPORTED);
+  assert_int_equal(error.code, TANDEM_UNSUPPORTED);
+  assert_string_equal(error.message, "from outside");
+  tandem_last_reason(reason, sizeof(reason));
+  assert_string_equal(reason, "from outside");
 }
 
 static void a_message_may_quote_the_error_it_goes_to(void **state) {

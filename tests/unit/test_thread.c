@@ -361,10 +361,10 @@ static void a_wait_calls_both_hooks_of_its_host(void **state) {
   struct host host = {.begun = 0};
   tandem_set_wait_hooks(begin_wait, end_wait, &host);
   for (int i = 1; i <= 3; i++) {
-    td_wait_begin();
+    (i == 2 ? tandem_wait_begin : td_wait_begin)();
     assert_int_equal(host.begun, i);
     assert_int_equal(host.ended, i - 1);
-    td_wait_end();
+    (i == 2 ? tandem_wait_end : td_wait_end)();
     assert_int_equal(host.ended, i);
   }
   tandem_set_wait_hooks(NULL, NULL, NULL);
@@ -400,6 +400,96 @@ static void a_wait_inside_a_hook_calls_no_hook(void **state) {
   tandem_set_wait_hooks(NULL, NULL, NULL);
   assert_int_equal(host.begun, 1);
   assert_int_equal(host.ended, 1);
+}
+
+/* ---- locks of vendors */
+
+struct shared_lock {
+  struct tandem_host_lock lock;
+  struct gate gate; /* the holder keeps the lock until it opens */
+  int begun, ended, held_in_hook;
+};
+
+static void hold_lock(void *argument) {
+  struct shared_lock *shared = argument;
+  td_host_lock_alone(&shared->lock);
+  wait_at_gate(&shared->gate);
+  td_host_unlock(&shared->lock);
+}
+
+static void open_gate(void *user) {
+  struct shared_lock *shared = user;
+  shared->begun++;
+  td_mutex_lock(&shared->gate.lock);
+  shared->gate.open = true;
+  td_cond_broadcast(&shared->gate.moved);
+  td_mutex_unlock(&shared->gate.lock);
+}
+
+static void try_lock(void *user) {
+  struct shared_lock *shared = user;
+  pthread_rwlock_t *lock = (pthread_rwlock_t *)(void *)&shared->lock;
+  shared->ended++;
+  if (pthread_rwlock_trywrlock(lock) == 0)
+    pthread_rwlock_unlock(lock);
+  else
+    shared->held_in_hook++;
+}
+
+static void a_wait_for_a_vendor_s_lock_calls_the_hooks_without_it(void **state) {
+  (void)state;
+  for (int alone = 0; alone < 2; alone++) {
+    struct shared_lock shared = {.begun = 0};
+    struct td_thread holder;
+    tandem_set_wait_hooks(open_gate, try_lock, &shared);
+    assert_true(td_thread_start(&holder, hold_lock, &shared));
+    td_mutex_lock(&shared.gate.lock);
+    while (shared.gate.arrived < 1)
+      td_cond_wait(&shared.gate.moved, &shared.gate.lock);
+    td_mutex_unlock(&shared.gate.lock);
+    (alone ? td_host_lock_alone : td_host_lock_shared)(&shared.lock);
+    tandem_set_wait_hooks(NULL, NULL, NULL);
+    assert_int_equal(shared.begun, 1);
+    assert_int_equal(shared.ended, 1);
+    assert_int_equal(shared.held_in_hook, 0);
+    td_host_unlock(&shared.lock);
+    td_thread_join(&holder);
+  }
+}
+
+struct tried {
+  pthread_rwlock_t *lock;
+  bool read, write;
+};
+
+static void try_both(void *argument) {
+  struct tried *tried = argument;
+  tried->read = pthread_rwlock_tryrdlock(tried->lock) == 0;
+  if (tried->read)
+    pthread_rwlock_unlock(tried->lock);
+  tried->write = pthread_rwlock_trywrlock(tried->lock) == 0;
+  if (tried->write)
+    pthread_rwlock_unlock(tried->lock);
+}
+
+static void a_vendor_s_lock_is_shared_or_alone(void **state) {
+  (void)state;
+  struct tandem_host_lock lock = {0};
+  struct tried tried = {.lock = (pthread_rwlock_t *)(void *)&lock};
+  struct td_thread thread;
+  td_host_lock_shared(&lock);
+  td_host_lock_shared(&lock);
+  assert_true(td_thread_start(&thread, try_both, &tried));
+  td_thread_join(&thread);
+  assert_true(tried.read);
+  assert_false(tried.write);
+  td_host_unlock(&lock);
+  td_host_unlock(&lock);
+  td_host_lock_alone(&lock);
+  assert_true(td_thread_start(&thread, try_both, &tried));
+  td_thread_join(&thread);
+  assert_false(tried.read || tried.write);
+  td_host_unlock(&lock);
 }
 
 /* ---- fork */
@@ -481,6 +571,8 @@ int main(void) {
       cmocka_unit_test(a_wait_calls_both_hooks_of_its_host),
       cmocka_unit_test(a_wait_ends_with_the_host_it_began_with),
       cmocka_unit_test(a_wait_inside_a_hook_calls_no_hook),
+      cmocka_unit_test(a_wait_for_a_vendor_s_lock_calls_the_hooks_without_it),
+      cmocka_unit_test(a_vendor_s_lock_is_shared_or_alone),
       cmocka_unit_test(fork_runs_each_handler_on_its_side),
       cmocka_unit_test(a_child_can_wait_whatever_other_threads_did),
   };
