@@ -254,7 +254,7 @@ struct td_cuda_context {
   bool primary;
   bool reads_pageable; /* the device reads pageable memory through the host's page tables */
   uint64_t nothing;    /* an address for tensors without elements; constant */
-  uint32_t lost;       /* atomic */
+  _Atomic uint32_t lost;
   struct tandem_host_lock idle_lock;
   struct td_cuda_buffer idle[TD_CUDA_IDLE_MAX]; /* guarded by idle_lock */
   size_t idle_bytes;                            /* likewise */
