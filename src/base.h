@@ -9,8 +9,10 @@
  *   log         log.c       sink, level, calls under way, pending lines
  *   options     options.c   process options
  *   registry    vendor.c    vendors and the state of their libraries
- *   a turn      load.c      who has a load's context: a run or reset has it over its vendor call and no
- * longer
+ *   identity    identity.c  the process's secret and OpenSSL's first use
+ *   hooks       thread.c    the host's wait hooks
+ *   a turn      load.c      who has a load's context: a run or reset has it over its vendor call, no longer
+ * Fork alone takes several: all of them, in the handlers.
  */
 #ifndef TANDEM_SRC_BASE_H
 #define TANDEM_SRC_BASE_H
@@ -63,7 +65,7 @@ uint64_t td_thread_id(void);
 /* Every public function runs between these two; the result of enter goes to leave. */
 int td_cancel_disable(void);
 void td_cancel_restore(int state);
-/* Registers handlers that take the short locks around fork; once, from the pool's first use. */
+/* Registers handlers that take the short locks around fork; from a constructor. */
 void td_fork_handlers(void (*prepare)(void), void (*parent)(void), void (*child)(void));
 /* Runs `function` once in the process. `once` is zeroed static storage. */
 void td_once(int *once, void (*function)(void));
@@ -272,8 +274,6 @@ bool td_pool_acquire_other_budget(const struct td_want *want, struct td_lease *l
 /* Gives the hold back; the last one destroys the engine, vendor lines going to `lines`. */
 void td_pool_release(struct td_lease *lease, struct td_lines *lines);
 void td_pool_count(double digest_seconds, bool failed);
-/* Before the first load: makes the pool survive fork. */
-void td_pool_prepare(void);
 /* Adds the device's free and total memory to an out-of-memory error. */
 void td_pool_explain_memory(const struct td_want *want, struct tandem_error *error);
 /* stats->struct_size is kept. */

@@ -245,7 +245,6 @@ enum tandem_status tandem_load_create(const struct tandem_load_desc *desc, struc
   td_clear(error);
   if (load != NULL)
     *load = NULL;
-  td_pool_prepare();
   enum tandem_status status = create(desc, load, error);
   td_cancel_restore(cancel);
   return status;

@@ -743,11 +743,7 @@ static void repair_child(void) {
   td_vendor_fork_child();
 }
 
-static void install_handlers(void) {
+/* Before anything can fork with a lock taken, so when the library is loaded. */
+__attribute__((constructor)) static void guard_fork(void) {
   td_fork_handlers(lock_all, unlock_all, repair_child);
-}
-
-void td_pool_prepare(void) {
-  static int once;
-  td_once(&once, install_handlers);
 }

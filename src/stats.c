@@ -9,7 +9,6 @@ enum tandem_status tandem_stats_get(struct tandem_stats *stats, struct tandem_er
     status = td_fail(error, TANDEM_INVALID_ARGUMENT, "stats->struct_size is %zu, expected %zu",
                      stats != NULL ? stats->struct_size : 0, sizeof *stats);
   } else {
-    td_pool_prepare();
     td_pool_stats(stats);
     stats->log_lines_dropped = td_log_dropped();
   }
