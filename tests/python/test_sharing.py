@@ -1,5 +1,6 @@
 """Two loads of one engine share it; loads of different ones never do; each answers as OpenVINO itself does."""
 
+import contextlib
 import gc
 import itertools
 import weakref
@@ -79,6 +80,24 @@ def test_one_other_bit_is_another_engine(models, order):
         inputs, wanted = getattr(models, name).case()
         host.same(load(*inputs), wanted)
         assert there.tandem.stats().engines == 2
+
+
+@pytest.mark.fresh
+@pytest.mark.parametrize("place", [0, 40, 0.5, 0.99, -1])
+def test_no_byte_of_a_payload_is_left_out_of_its_identity(models, payload_of_mlp, tmp_path, place):
+    """Whether OpenVINO takes the edited payload or refuses it, it never gets the engine of the other."""
+    there = host.tandem()
+    inputs, wanted = models.mlp.case()
+    healthy = there.load(models.mlp)
+    edited = bytearray(payload_of_mlp)
+    edited[int(place * len(edited)) if isinstance(place, float) else place] ^= 1
+    path = tmp_path / "edited.pte"
+    path.write_bytes(models.mlp.bytes.replace(payload_of_mlp, edited))
+    assert path.read_bytes() != models.mlp.bytes
+    with contextlib.suppress(RuntimeError):
+        there.load(path)
+    assert there.tandem.stats().hits == 0
+    host.same(healthy(*inputs), wanted)
 
 
 @pytest.mark.fresh
