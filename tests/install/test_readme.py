@@ -81,7 +81,7 @@ def test_python_program_shares_an_engine_on_the_stock_runtime(clone):
     assert done.stdout == "True\n"
     told = [line for line in done.stderr.splitlines() if line.startswith("tandem: ")]
     assert len(told) == 2, done.stderr
-    assert "built engine 1 " in told[0] and "shares engine 1 with 1 other load" in told[1]
+    assert "built engine 1 " in told[0] and "shares engine 1, 2 loads now" in told[1]
 
 
 def test_files_that_documents_link_to_exist():
