@@ -190,6 +190,11 @@ enum td_graph_result td_graphs_run(struct td_graphs *graphs, struct td_cuda_cont
   }
   memcpy(key, request->key, request->key_count * sizeof *key);
   entry = oldest(graphs);
+  if (entry->executable != NULL && request->flight != NULL) {
+    td_trt_host()->wait_begin();
+    td_cuda.event_wait(request->flight);
+    td_trt_host()->wait_end();
+  }
   clear_entry(entry, td_cuda_lost(cuda));
   *entry = (struct entry){.executable = executable, .key = key, .key_count = request->key_count};
   return launch(graphs, entry, request, TD_GRAPH_RECORDED, code);

@@ -361,6 +361,7 @@ struct td_graph_request {
   void *context; /* IExecutionContext */
   void *stream;  /* of the run */
   bool foreign;  /* the stream is the caller's */
+  void *flight;  /* event of the run before, which may still be in flight; NULL: it is done */
   const uint64_t *key;
   size_t key_count;
 };
