@@ -10,6 +10,7 @@
 #include "tensorrt.h"
 
 #include <cjson/cJSON.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,8 +46,11 @@ static void add_binding(cJSON *list, const struct td_trt_binding *binding) {
   cJSON_AddBoolToObject(item, "is_input", binding->is_input);
   if (binding->rank >= 0) {
     cJSON *shape = cJSON_AddArrayToObject(item, "shape");
-    for (int32_t d = 0; d < binding->rank; d++)
-      cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)binding->shape[d]));
+    for (int32_t d = 0; d < binding->rank; d++) {
+      char digits[24]; /* cJSON writes 15 of them */
+      snprintf(digits, sizeof digits, "%" PRId64, binding->shape[d]);
+      cJSON_AddItemToArray(shape, cJSON_CreateRaw(digits));
+    }
   }
   cJSON_AddItemToArray(list, item);
 }
