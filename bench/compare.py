@@ -37,10 +37,8 @@ def say(*words):
 def build():
     FOLDER.mkdir(parents=True, exist_ok=True)
     program, source = FOLDER / "two_arms", ROOT / "bench/two_arms.c"
-    subprocess.run(
-        [os.environ.get("CC", "cc"), "-std=gnu11", "-O2", f"-I{ROOT / 'include'}", source, "-o", program, "-ldl", "-lpthread"],
-        check=True,
-    )
+    compiler = [os.environ.get("CC", "cc"), "-std=gnu11", "-O2", f"-I{ROOT / 'include'}"]
+    subprocess.run([*compiler, source, "-o", program, "-ldl", "-lpthread"], check=True)
     return program
 
 
@@ -81,7 +79,8 @@ def spread(values):
     values = sorted(values)
     quartiles = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
     return {
-        "median": statistics.median(values), "q1": quartiles[0], "q3": quartiles[2], "min": values[0], "max": values[-1],
+        "median": statistics.median(values),
+        "q1": quartiles[0], "q3": quartiles[2], "min": values[0], "max": values[-1],
     }
 
 
@@ -97,7 +96,8 @@ def turns(configurations, rounds, measure):
 def compare_alone(bench, model, rounds, stock):
     # From bytes, which the stock delegate does not free: what it maps it frees, and OpenVINO 2026 then crashes.
     theirs = ("lone", "--stock", stock, "--bytes")
-    found = turns({"tandem": ("lone",), "stock": theirs, "stock again": theirs}, rounds, lambda *a: bench.measure(model, *a))
+    configurations = {"tandem": ("lone",), "stock": theirs, "stock again": theirs}
+    found = turns(configurations, rounds, lambda *a: bench.measure(model, *a))
     times = {name: [each["median_s"] for each in results] for name, results in found.items()}
     middle = [(a + b) / 2 for a, b in zip(times["stock"], times["stock again"])]
     return {
@@ -145,8 +145,8 @@ def compare_load(bench, model, rounds):
 
 
 def row(name, values, unit="", digits=3):
-    spread = f"{values['q1']:.{digits}f} .. {values['q3']:.{digits}f}  ({values['min']:.{digits}f} .. {values['max']:.{digits}f})"
-    print(f"  {name:<44}{values['median']:>10.{digits}f} {unit:<4} {spread}")
+    text = {key: f"{value:.{digits}f}" for key, value in values.items()}
+    print(f"  {name:<44}{text['median']:>10} {unit:<4} {text['q1']} .. {text['q3']}  ({text['min']} .. {text['max']})")
 
 
 def show(name, result):
@@ -173,7 +173,9 @@ def main():
     parser.add_argument("--model", choices=["mlp", "policy"], help="only this one")
     parser.add_argument("--output", type=pathlib.Path, default=FOLDER / "compare.json")
     options = parser.parse_args()
-    openvino = os.environ.get("TANDEM_OPENVINO_LIBRARY") or sys.exit("bench: run ./dev bench, which sets the environment")
+    openvino = os.environ.get("TANDEM_OPENVINO_LIBRARY")
+    if not openvino:
+        sys.exit("bench: TANDEM_OPENVINO_LIBRARY is not set; ./dev bench sets it")
     os.environ["OPENVINO_LIB_PATH"] = openvino
     bench = Bench(build(), options.seconds)
     makers = {"mlp": lambda: programs.export() / "big.pte", "policy": lambda: policy(openvino)}
@@ -202,7 +204,8 @@ def main():
         show(name, result)
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text(json.dumps(results, indent=1) + "\n")
-    broken = [f"{name}: {limit}" for name, each in results["models"].items() for limit, kept in each["kept"].items() if not kept]
+    kept = [(f"{name}: {limit}", kept) for name, each in results["models"].items() for limit, kept in each["kept"].items()]
+    broken = [limit for limit, held in kept if not held]
     print(f"\n{options.output}; the machine's load was {results['machine']['load']:.1f} at the start")
     print("all limits kept" if not broken else "not kept: " + ", ".join(broken))
     sys.exit(bool(broken))

@@ -58,7 +58,8 @@ def models():
 
 @pytest.fixture(scope="session")
 def library_2025():
-    return os.environ.get("TANDEM_OPENVINO_2025_LIBRARY") or pytest.skip("TANDEM_OPENVINO_2025_LIBRARY names no library")
+    name = "TANDEM_OPENVINO_2025_LIBRARY"
+    return os.environ.get(name) or pytest.skip(f"{name} names no library")
 
 
 @pytest.fixture(scope="session")

@@ -26,7 +26,8 @@ class Error(ctypes.Structure):
 class Stats(ctypes.Structure):
     _fields_ = [
         ("struct_size", ctypes.c_size_t),
-        *((name, ctypes.c_uint64) for name in ("engines", "loads", "builds", "hits", "joined", "fallbacks", "failures")),
+        *((name, ctypes.c_uint64) for name in ("engines", "loads", "builds", "hits", "joined")),
+        *((name, ctypes.c_uint64) for name in ("fallbacks", "failures")),
         *((name, ctypes.c_uint64) for name in ("bytes_held", "bytes_saved")),
         ("bytes_estimated", ctypes.c_bool),
         *((name, ctypes.c_double) for name in ("digest_seconds", "build_seconds")),

@@ -61,8 +61,9 @@ class Embedding(torch.nn.Module):
         torch.manual_seed(6)
         self.register_buffer("table", torch.randint(0, 255, (8192, 512), dtype=torch.uint8))
 
-    def forward(self, ids, bias):
-        return torch.nn.functional.embedding(ids, self.table), torch.nn.functional.embedding(bias.to(torch.int64), self.table)
+    def forward(self, ids, bytes_):
+        look_up = torch.nn.functional.embedding
+        return look_up(ids, self.table), look_up(bytes_.to(torch.int64), self.table)
 
 
 class Dtypes(torch.nn.Module):
@@ -231,15 +232,16 @@ def make_embedding(folder):
 
 def make_dtypes(folder):
     values = torch.arange(-6, 6)
-    arguments = (values % 3 == 0, (values + 6).to(torch.uint8), values.to(torch.int8), values.to(torch.int32), values * 3)
-    make_simple(folder, "dtypes", Dtypes(), (*arguments, values.half() / 4, values.double() / 8))
+    integers = (values + 6).to(torch.uint8), values.to(torch.int8), values.to(torch.int32), values * 3
+    make_simple(folder, "dtypes", Dtypes(), (values % 3 == 0, *integers, values.half() / 4, values.double() / 8))
 
 
 def make_convolution(folder):
     image = torch.randn(2, 3, 8, 6, generator=torch.Generator().manual_seed(3))
     module = Convolution().eval()
     make_simple(folder, "convolution", module, (image,))
-    write(folder, "convolution_portable", to_edge_transform_and_lower(torch.export.export(module, (image,))).to_executorch())
+    portable = to_edge_transform_and_lower(torch.export.export(module, (image,))).to_executorch()
+    write(folder, "convolution_portable", portable)
     write(folder, "convolution_last", lower(module, (image.to(memory_format=torch.channels_last),)))
 
 

@@ -121,7 +121,7 @@ assert there.tandem.stats().loads == 0
 """
 
 
-@pytest.mark.parametrize("ending", ["without unloading", "unloading at exit", "with a method that outlived its program"])
+@pytest.mark.parametrize("ending", ["without unloading", "unloading at exit", "a method outliving its program"])
 def test_a_process_ends_cleanly(models, ending):
     tail = {"without unloading": "", "unloading at exit": AT_EXIT}.get(ending, PROGRAM_FIRST)
     assert interpreter(LOAD + tail, models.mlp.path) == (0, "")

@@ -78,8 +78,8 @@ def test_sixty_rounds_of_four_threads_with_flights_and_log_lines(models, payload
     builds, hits, joined, lines = fresh.run(run_rounds, models, payloads, 60, timeout=100).good()
     assert joined > 0, "no load met a flight"
     figures.append(
-        f"60 rounds, 4 threads of the stock runtime and 2 past its lock: {builds} builds, {hits} hits, {joined} joined, "
-        f"{lines} log lines"
+        f"60 rounds, 4 threads of the stock runtime and 2 past its lock: {builds} builds, {hits} hits, "
+        f"{joined} joined, {lines} log lines"
     )
 
 
