@@ -988,7 +988,12 @@ static enum tandem_status enqueue(struct run *run) {
   }
   if (result == TD_GRAPH_FAILED)
     return td_cuda_fail(self->cuda, code, "launch a recorded run", run->error);
-  if (result == TD_GRAPH_PLAIN && !td_trt_context_enqueue(self->trt, run->stream)) {
+  /* Into the caller's capture what must not be there has to fail, not to be left out. */
+  int32_t mode = run->captured ? td_cuda_capture_mode(TD_CUDA_CAPTURE_THREAD_LOCAL) : 0;
+  bool enqueued = result != TD_GRAPH_PLAIN || td_trt_context_enqueue(self->trt, run->stream);
+  if (run->captured)
+    td_cuda_capture_mode(mode);
+  if (!enqueued) {
     for (size_t i = 0; i < self->output_count; i++)
       if (self->tensors[self->input_count + i].late && self->allocators[i].code != TD_CUDA_OK)
         return td_cuda_fail(self->cuda, self->allocators[i].code,

@@ -8,11 +8,15 @@
  * its id afterwards; when a primary context is lost its successor gets another one.
  *
  * A free stalls the device and so every other load. Buffers that a load gives back lie idle for the next one,
- * bounded in number and bytes, and go with the last engine of the device. Allocation runs in relaxed capture
- * mode: in any other a capture on some other thread would be broken by it.
+ * bounded in number and bytes, and go with the last engine of the device.
+ *
+ * Between enter and leave the thread is in relaxed capture mode. In the default one not only an allocation
+ * but a wait or a question to an event breaks a capture that another thread makes in global mode, and fails
+ * itself (seen on an H200, driver 13.0).
  *
  * An error that says the context is gone for good is remembered. From then on nothing is released into it:
- * the driver has taken everything back, and handles may belong to a successor.
+ * the driver has taken everything back. A primary context that was reset comes back with the same handle as
+ * soon as anybody retains it, without the memory that it had; only its id tells (seen likewise).
  */
 #include "tensorrt.h"
 
@@ -26,8 +30,8 @@
 /* Numbers of the driver's interface. */
 enum {
   CUDA_INVALID_VALUE = 1,
-  CUDA_NOT_INITIALIZED = 3,
   CUDA_INVALID_CONTEXT = 201,
+  CUDA_CONTEXT_IS_DESTROYED = 709,
   ATTRIBUTE_MAJOR = 75,
   ATTRIBUTE_MINOR = 76,
   ATTRIBUTE_PAGEABLE = 88,
@@ -44,6 +48,10 @@ static struct tandem_host_lock open_lock;
 static _Atomic bool opened;
 static int32_t version; /* of the driver; constant once opened */
 static _Atomic long process;
+
+/* Of the calling thread: how deep it is in td_cuda_enter, and its capture mode outside of it. */
+static _Thread_local unsigned entered;
+static _Thread_local int32_t callers_mode;
 
 static struct tandem_host_lock registry_lock;
 static struct td_cuda_context *registry;       /* guarded by registry_lock */
@@ -69,17 +77,17 @@ static bool is_fatal(int32_t code) {
   case 226:                  /* CONTAINED */
   case 700:                  /* ILLEGAL_ADDRESS */
   case 702:                  /* LAUNCH_TIMEOUT */
-  case 709:                  /* CONTEXT_IS_DESTROYED */
-  case 710:                  /* ASSERT */
-  case 714:                  /* HARDWARE_STACK_ERROR */
-  case 715:                  /* ILLEGAL_INSTRUCTION */
-  case 716:                  /* MISALIGNED_ADDRESS */
-  case 717:                  /* INVALID_ADDRESS_SPACE */
-  case 718:                  /* INVALID_PC */
-  case 719:                  /* LAUNCH_FAILED */
-  case 721:                  /* TENSOR_MEMORY_LEAK */
-  case 810:                  /* MPS_CLIENT_TERMINATED */
-  case 911:                  /* EXTERNAL_DEVICE */
+  case CUDA_CONTEXT_IS_DESTROYED:
+  case 710: /* ASSERT */
+  case 714: /* HARDWARE_STACK_ERROR */
+  case 715: /* ILLEGAL_INSTRUCTION */
+  case 716: /* MISALIGNED_ADDRESS */
+  case 717: /* INVALID_ADDRESS_SPACE */
+  case 718: /* INVALID_PC */
+  case 719: /* LAUNCH_FAILED */
+  case 721: /* TENSOR_MEMORY_LEAK */
+  case 810: /* MPS_CLIENT_TERMINATED */
+  case 911: /* EXTERNAL_DEVICE */
     return true;
   default:
     return false;
@@ -300,8 +308,7 @@ static bool is_alive(struct td_cuda_context *context) {
   size_t free_bytes, total_bytes;
   if (td_cuda_enter(context, NULL) != TANDEM_OK)
     return false;
-  int32_t code = td_cuda.memory_info(&free_bytes, &total_bytes);
-  if (is_fatal(code) || (code == TD_CUDA_OK && driver_id(context->handle) != context->real_id))
+  if (is_fatal(td_cuda.memory_info(&free_bytes, &total_bytes)))
     mark_lost(context);
   td_cuda_leave(context);
   return !td_cuda_lost(context);
@@ -448,23 +455,52 @@ void td_cuda_release(struct td_cuda_context *context) {
     destroy_context(context);
 }
 
+/* Whether the context that was just pushed is the one that it was. */
+static int32_t check_life(struct td_cuda_context *context) {
+  uint64_t id = 0;
+  if (context->real_id == 0)
+    return TD_CUDA_OK;
+  int32_t code = td_cuda.context_id(context->handle, &id);
+  if (code == TD_CUDA_OK && id != context->real_id)
+    code = CUDA_CONTEXT_IS_DESTROYED;
+  return is_fatal(code) ? code : TD_CUDA_OK;
+}
+
 enum tandem_status td_cuda_enter(struct td_cuda_context *context, struct tandem_error *error) {
+  static const char step[] = "enter the CUDA context";
   if (context == NULL)
     return td_trt_host()->fail(error, TANDEM_UNAVAILABLE, "there is no CUDA context");
   if (td_cuda_lost(context))
-    return tell_lost(context, "use it", error);
+    return tell_lost(context, step, error);
   int32_t code = td_cuda.context_push(context->handle);
-  /* No stream and no address is involved: a value it does not take is a handle that is no context any more.
-   */
-  if (code == CUDA_INVALID_VALUE || code == CUDA_NOT_INITIALIZED)
-    code = code == CUDA_INVALID_VALUE ? CUDA_INVALID_CONTEXT : TD_CUDA_DEINITIALIZED;
-  return code == TD_CUDA_OK ? TANDEM_OK : td_cuda_fail(context, code, "enter the CUDA context", error);
+  /* No stream and no address is involved: what it does not take is a handle that is no context any more. */
+  if (code == CUDA_INVALID_VALUE)
+    code = CUDA_INVALID_CONTEXT;
+  if (code != TD_CUDA_OK)
+    return td_cuda_fail(context, code, step, error);
+  code = check_life(context);
+  if (code != TD_CUDA_OK) {
+    void *popped;
+    td_cuda.context_pop(&popped);
+    return td_cuda_fail(context, code, step, error);
+  }
+  if (entered++ == 0) {
+    int32_t mode = TD_CUDA_CAPTURE_RELAXED;
+    callers_mode = td_cuda.capture_mode(&mode) == TD_CUDA_OK ? mode : TD_CUDA_CAPTURE_RELAXED;
+  }
+  return TANDEM_OK;
 }
 
 void td_cuda_leave(struct td_cuda_context *context) {
   void *popped;
   (void)context;
+  if (--entered == 0 && callers_mode != TD_CUDA_CAPTURE_RELAXED)
+    td_cuda.capture_mode(&(int32_t){callers_mode});
   td_cuda.context_pop(&popped);
+}
+
+int32_t td_cuda_capture_mode(int32_t mode) {
+  return td_cuda.capture_mode(&mode) == TD_CUDA_OK ? mode : TD_CUDA_CAPTURE_RELAXED;
 }
 
 /* Asked when memory is short, so nothing is allocated for it. */
@@ -472,7 +508,7 @@ enum tandem_status td_cuda_memory(const struct tandem_resolution *resolution, ui
                                   uint64_t *total_bytes, struct tandem_error *error) {
   int device_id;
   int32_t device;
-  void *handle = NULL;
+  void *handle = NULL, *popped;
   uint64_t id = 0;
   size_t free_size = 0, total_size = 0;
   bool primary = is_primary_id(resolution->context_id);
@@ -495,7 +531,7 @@ enum tandem_status td_cuda_memory(const struct tandem_resolution *resolution, ui
     code = td_cuda.context_push(handle);
     if (code == TD_CUDA_OK) {
       code = td_cuda.memory_info(&free_size, &total_size);
-      td_cuda_leave(known);
+      td_cuda.context_pop(&popped);
     }
     if (known == NULL && primary)
       td_cuda.primary_release(device);
@@ -548,23 +584,9 @@ struct td_cuda_pointer td_cuda_locate(struct td_cuda_context *context, const voi
   return pointer;
 }
 
-static int32_t allocate_relaxed(size_t size, uint64_t *address) {
-  int32_t mode = TD_CUDA_CAPTURE_RELAXED;
-  bool exchanged = td_cuda.capture_mode(&mode) == TD_CUDA_OK;
-  int32_t code = td_cuda.memory_allocate(address, size);
-  if (exchanged)
-    td_cuda.capture_mode(&mode);
-  return code;
-}
-
 void td_cuda_free(struct td_cuda_context *context, uint64_t address) {
-  int32_t mode = TD_CUDA_CAPTURE_RELAXED;
-  if (address == 0 || td_cuda_lost(context))
-    return;
-  bool exchanged = td_cuda.capture_mode(&mode) == TD_CUDA_OK;
-  td_cuda.memory_free(address);
-  if (exchanged)
-    td_cuda.capture_mode(&mode);
+  if (address != 0 && !td_cuda_lost(context))
+    td_cuda.memory_free(address);
 }
 
 /* Frees everything idle; whether there was any. */
@@ -586,12 +608,12 @@ static bool trim_idle(struct td_cuda_context *context) {
 
 int32_t td_cuda_allocate(struct td_cuda_context *context, size_t size, uint64_t *address) {
   *address = 0;
-  int32_t code = allocate_relaxed(size, address);
+  int32_t code = td_cuda.memory_allocate(address, size);
   if (code == TD_CUDA_OUT_OF_MEMORY) {
     bool idle = trim_idle(context);
     bool scratch = td_scratch_trim(context, 0);
     if (idle || scratch)
-      code = allocate_relaxed(size, address);
+      code = td_cuda.memory_allocate(address, size);
   }
   if (code != TD_CUDA_OK)
     *address = 0;

@@ -136,11 +136,14 @@ static void *record(struct td_graphs *graphs, const struct td_graph_request *req
   td_trt_host()->lock_alone(&capture_lock);
   bool capturable =
       !TD_TRT_HAS(context_capturable) || td_trt_context_capturable(request->context, graphs->stream);
+  /* What must not be in a capture has to fail, not to be left out of it. */
+  int32_t mode = td_cuda_capture_mode(TD_CUDA_CAPTURE_THREAD_LOCAL);
   if (capturable && td_cuda.capture_begin(graphs->stream, TD_CUDA_CAPTURE_THREAD_LOCAL) == TD_CUDA_OK) {
     recorded = td_trt_context_enqueue(request->context, graphs->stream);
     /* Also after a failure: the stream stays unusable until its capture has ended. */
     recorded = td_cuda.capture_end(graphs->stream, &graph) == TD_CUDA_OK && recorded;
   }
+  td_cuda_capture_mode(mode);
   if (recorded && graph != NULL && td_cuda.graph_instantiate(&executable, graph, 0) != TD_CUDA_OK)
     executable = NULL;
   if (graph != NULL)

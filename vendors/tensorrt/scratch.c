@@ -165,15 +165,11 @@ int32_t td_scratch_lease(struct td_cuda_context *cuda, struct td_scratch *scratc
     block = NULL;
   }
   if (block == NULL) {
-    int32_t mode = TD_CUDA_CAPTURE_RELAXED; /* events are asked, of runs that no capture knows */
-    bool exchanged = td_cuda.capture_mode(&mode) == TD_CUDA_OK;
     td_trt_host()->lock_alone(&cuda->scratch.lock);
     block = find_locked(cuda, scratch, size, may_allocate, &was);
     td_trt_host()->unlock(&cuda->scratch.lock);
     if (block != NULL && size_of(block) < size)
       code = grow(cuda, block, was, size);
-    if (exchanged)
-      td_cuda.capture_mode(&mode);
   }
   if (block == NULL)
     return may_allocate ? TD_CUDA_OUT_OF_MEMORY : TD_CUDA_NOT_READY;

@@ -273,12 +273,15 @@ enum tandem_status td_cuda_resolve(int32_t device_id, uint64_t *context_id, stru
 enum tandem_status td_cuda_acquire(int32_t device_id, uint64_t context_id, struct td_cuda_context **context,
                                    struct tandem_error *error);
 void td_cuda_release(struct td_cuda_context *context); /* NULL is fine */
-/* Pushes the context on the calling thread; leave pops it. They nest. After a failed enter no leave. */
+/* Pushes the context on the calling thread, and puts the thread into relaxed capture mode; leave undoes both.
+ * They nest. After a failed enter no leave. */
 enum tandem_status td_cuda_enter(struct td_cuda_context *context, struct tandem_error *error);
 void td_cuda_leave(struct td_cuda_context *context);
 /* True when the context's device was reset or lost, or the driver is shutting down: objects are then only
  * forgotten, never destroyed. Called between enter and leave, or after a failed enter. */
 bool td_cuda_lost(struct td_cuda_context *context);
+/* Sets the calling thread's capture mode, returns the one it had. */
+int32_t td_cuda_capture_mode(int32_t mode);
 /* The error of a driver call that returned `code`; remembers a lost device. `step` says what was tried. */
 enum tandem_status td_cuda_fail(struct td_cuda_context *context, int32_t code, const char *step,
                                 struct tandem_error *error);
@@ -301,7 +304,7 @@ struct td_cuda_pointer {
 /* What `size` bytes at a caller's pointer are, as the driver tells. Between enter and leave. */
 struct td_cuda_pointer td_cuda_locate(struct td_cuda_context *context, const void *data, size_t size);
 
-/* Memory of this device, in relaxed capture mode; what lies idle is given up before the second try. The
+/* Memory of this device; what lies idle is given up before the second try. The
  * driver's code: TD_CUDA_OK or why not. Between enter and leave. */
 int32_t td_cuda_allocate(struct td_cuda_context *context, size_t size, uint64_t *address);
 /* Stalls the device. */
