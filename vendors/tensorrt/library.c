@@ -43,12 +43,17 @@ static const char supported[] = "TensorRT 10, TensorRT 11 and TensorRT-RTX 1.5 t
 
 /* ---------------------------------------------------------------- version gate */
 
+static int pick_slot(const struct td_trt_library *library, int slot10, int since10, int slot11, int rtx) {
+  if (library->product == TD_TRT_RTX)
+    return rtx;
+  if (library->major != 10)
+    return slot11;
+  return library->minor >= since10 ? slot10 : -1;
+}
+
 static void choose_slots(const struct td_trt_library *library, struct td_trt_slots *slots) {
-  int32_t minor = library->minor;
-  bool ten = library->product != TD_TRT_RTX && library->major == 10;
-  bool rtx = library->product == TD_TRT_RTX;
-#define CHOOSE(member, class, method, slot10, since10, slot11, slot_rtx, result, parameters, arguments)      \
-  slots->member = ten ? (minor >= (since10) ? (slot10) : -1) : rtx ? (slot_rtx) : (slot11);
+#define CHOOSE(member, class, method, slot10, since10, slot11, rtx, result, parameters, arguments)           \
+  slots->member = pick_slot(library, slot10, since10, slot11, rtx);
   TD_TRT_METHODS(CHOOSE, CHOOSE)
 #undef CHOOSE
 }

@@ -461,7 +461,7 @@ static void tell_number(tandem_fact_fn fact, void *user, const char *key, uint64
 
 static void tell_binding(tandem_fact_fn fact, void *user, const struct td_trt_binding *binding,
                          size_t index) {
-  char key[32], value[512];
+  char key[48], value[512];
   snprintf(key, sizeof key, "%s %zu", binding->is_input ? "binding input" : "binding output", index);
   size_t used = (size_t)snprintf(value, sizeof value, "%.200s%s%.32s", binding->name,
                                  binding->dtype[0] != '\0' ? " " : "", binding->dtype);
