@@ -454,7 +454,7 @@ static void log_line(void *self, int32_t severity, const char *message) {
   if (message == NULL)
     return;
   size_t length = 0;
-  for (; message[length] != '\0' && length < sizeof line - 1; length++)
+  for (; length < sizeof line - 1 && message[length] != '\0'; length++)
     line[length] = message[length] == '\n' || message[length] == '\t' ? ' ' : message[length];
   while (length > 0 && line[length - 1] == ' ')
     length--;
