@@ -52,6 +52,7 @@ struct map_query {
 
 struct mapping {
   uintptr_t start, end;
+  uint64_t offset; /* of start in the file */
   bool read_only, shared;
   uint64_t inode; /* 0: no file */
   uint32_t device_major, device_minor;
@@ -73,6 +74,7 @@ static bool query_mapping(int maps, uintptr_t address, struct mapping *mapping) 
     mapping->path[0] = '\0';
   mapping->start = (uintptr_t)query.start;
   mapping->end = (uintptr_t)query.end;
+  mapping->offset = query.offset;
   mapping->read_only = (query.flags & (MAP_QUERY_READABLE | MAP_QUERY_WRITABLE)) == MAP_QUERY_READABLE;
   mapping->shared = (query.flags & MAP_QUERY_SHARED) != 0;
   mapping->inode = query.inode;
@@ -85,12 +87,13 @@ static bool query_mapping(int maps, uintptr_t address, struct mapping *mapping) 
 static bool parse_mapping(const char *line, struct mapping *mapping) {
   char mode[5];
   int path = 0;
-  unsigned long start, end, inode;
-  if (sscanf(line, "%lx-%lx %4s %*x %x:%x %lu %n", &start, &end, mode, &mapping->device_major,
-             &mapping->device_minor, &inode, &path) < 6)
+  unsigned long start, end, offset, inode;
+  if (sscanf(line, "%lx-%lx %4s %lx %x:%x %lu %n", &start, &end, mode, &offset, &mapping->device_major,
+             &mapping->device_minor, &inode, &path) < 7)
     return false;
   mapping->start = start;
   mapping->end = end;
+  mapping->offset = offset;
   mapping->inode = inode;
   mapping->read_only = mode[0] == 'r' && mode[1] == '-';
   mapping->shared = mode[3] == 's';
@@ -126,12 +129,33 @@ static bool read_mapping(int maps, uintptr_t address, struct mapping *mapping) {
   }
 }
 
-static bool find_mapping(uintptr_t address, struct mapping *mapping) {
+static bool find_part(uintptr_t address, struct mapping *mapping) {
   int maps = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
   if (maps < 0)
     return false;
   bool found = query_mapping(maps, address, mapping) || read_mapping(maps, address, mapping);
   close(maps);
+  return found;
+}
+
+static bool follows(const struct mapping *next, const struct mapping *mapping) {
+  return next->start == mapping->end && next->offset == mapping->offset + (mapping->end - mapping->start) &&
+         next->inode == mapping->inode && next->device_major == mapping->device_major &&
+         next->device_minor == mapping->device_minor && next->shared == mapping->shared &&
+         next->read_only == mapping->read_only;
+}
+
+/* The mapping of all from `address` to `end`. The kernel splits one where only a part is locked, and
+ * ExecuTorch locks a segment's size from the page that it begins in, which may leave out its last page: parts
+ * that follow each other in memory and in the file are one mapping. */
+static bool find_mapping(uintptr_t address, uintptr_t end, struct mapping *mapping) {
+  struct mapping part;
+  bool found = find_part(address, mapping);
+  while (found && mapping->end < end) {
+    found = find_part(mapping->end, &part) && follows(&part, mapping);
+    if (found)
+      mapping->end = part.end;
+  }
   return found;
 }
 
@@ -173,8 +197,8 @@ static bool map_again(const void *data, size_t size, struct td_bytes *bytes) {
   size_t length = ((address + size + (page - 1)) & ~(page - 1)) - start;
 
   struct mapping mapping;
-  if (!find_mapping(address, &mapping) || mapping.end < start + length || !mapping.shared ||
-      !mapping.read_only || mapping.inode == 0)
+  if (!find_mapping(address, start + length, &mapping) || !mapping.shared || !mapping.read_only ||
+      mapping.inode == 0)
     return false;
   /* Shared anonymous memory has an inode too; it is the memory of whoever made it. */
   if (strncmp(mapping.path, "/dev/zero", strlen("/dev/zero")) == 0)

@@ -235,6 +235,40 @@ static void bytes_in_two_mappings_are_copied(void **state) {
   unmap_file(&file);
 }
 
+static void a_mapping_that_the_kernel_split_is_mapped_again(void **state) {
+  (void)state;
+  for (int text = 0; text < 2; text++) {
+    struct td_bytes bytes;
+    struct file file = map_file(PROT_READ, MAP_SHARED);
+    /* Splits it as mlock of a part does, which may not be permitted here. */
+    assert_int_equal(madvise(file.map + 3 * PAGE, PAGE, MADV_RANDOM), 0);
+    no_ioctl = text;
+    assert_int_equal(td_bytes_keep(file.map + 128, SIZE - 256, false, &bytes, NULL), TANDEM_OK);
+    no_ioctl = false;
+    unmap_file(&file);
+    expect_kept(&bytes, TANDEM_PAYLOAD_MAPPED, 128, SIZE - 256);
+    td_bytes_release(&bytes);
+  }
+}
+
+static void neighbours_that_do_not_follow_in_the_file_are_copied(void **state) {
+  (void)state;
+  for (int text = 0; text < 2; text++) {
+    struct td_bytes bytes;
+    struct file file = map_file(PROT_READ, MAP_SHARED);
+    /* The second page of the file once more, where the fourth was. */
+    assert_ptr_equal(mmap(file.map + 3 * PAGE, PAGE, PROT_READ, MAP_SHARED | MAP_FIXED, file.fd, PAGE),
+                     file.map + 3 * PAGE);
+    no_ioctl = text;
+    assert_int_equal(td_bytes_keep(file.map, SIZE, false, &bytes, NULL), TANDEM_OK);
+    no_ioctl = false;
+    assert_int_equal(bytes.kind, TANDEM_PAYLOAD_COPIED);
+    assert_memory_equal(bytes.data, file.map, SIZE);
+    td_bytes_release(&bytes);
+    unmap_file(&file);
+  }
+}
+
 static void no_bytes_are_kept_as_none(void **state) {
   (void)state;
   struct td_bytes bytes;
@@ -586,6 +620,8 @@ int main(void) {
       cmocka_unit_test(copying_can_be_asked_for),
       cmocka_unit_test(heap_and_anonymous_memory_are_copied),
       cmocka_unit_test(bytes_in_two_mappings_are_copied),
+      cmocka_unit_test(a_mapping_that_the_kernel_split_is_mapped_again),
+      cmocka_unit_test(neighbours_that_do_not_follow_in_the_file_are_copied),
       cmocka_unit_test(no_bytes_are_kept_as_none),
       cmocka_unit_test(a_released_or_zeroed_record_owns_nothing),
       cmocka_unit_test(sizes_that_cannot_be_are_refused),
