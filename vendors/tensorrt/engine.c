@@ -292,7 +292,7 @@ static void tell_size(void *engine, struct tandem_engine_info *info) {
   if (weights <= 0)
     return;
   info->engine_bytes = (uint64_t)weights;
-  info->device_bytes = (uint64_t)(streamed > 0 && streamed < weights ? weights - streamed : weights);
+  info->device_bytes = (uint64_t)(streamed > 0 && streamed <= weights ? weights - streamed : weights);
 }
 
 /* Everything that calls the library; `no_driver` is the reason when CUDA is not there, else NULL. */
