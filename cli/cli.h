@@ -82,9 +82,11 @@ void td_notes_fini(bool show);
 double td_number(const cJSON *object, const char *key);
 const char *td_text(const cJSON *object, const char *key);
 
+/* What a load costs: "device_memory_bytes" where its engine is on a GPU, else "host_private_bytes". */
+const char *td_growth_key(const cJSON *measurement);
 /* The lines of the loads of a measurement (what `run --json` prints), with `label` before each unless it is
- * NULL. `scale` is the private memory of a full bar, bytes. */
-void td_print_loads_head(bool labelled);
+ * NULL. `scale` is the memory of a full bar, bytes. */
+void td_print_loads_head(const cJSON *measurement, bool labelled);
 void td_print_loads(const cJSON *measurement, const char *label, double scale);
 double td_largest_growth(const cJSON *measurement);
 
@@ -92,6 +94,34 @@ double td_largest_growth(const cJSON *measurement);
 
 /* Anonymous + Swap of this process in bytes; -1 when the kernel does not tell. */
 int64_t td_memory_private(void);
+
+/* ---------------------------------------------------------------- gpu.c */
+
+enum { TD_GPUS_MAX = 64 };
+struct td_gpu {
+  char name[128];
+  int major, minor; /* compute capability */
+  uint64_t memory;  /* bytes */
+};
+struct td_gpus {
+  char path[512];   /* of the driver; "": there is none */
+  char version[32]; /* of CUDA that the driver has, "13.0" */
+  struct td_gpu gpus[TD_GPUS_MAX];
+  size_t count;
+};
+/* UNAVAILABLE, DEVICE_ERROR: no driver, none that starts, or no GPU; what was found until then is filled. */
+enum tandem_status td_gpus_find(struct td_gpus *gpus, struct tandem_error *error);
+
+/* Holds a GPU's primary context, so that its memory can be read. False when that is not possible; a watch
+ * that failed may be read (-1) and ended. */
+struct td_gpu_watch {
+  void *context; /* owned; NULL: nothing is watched */
+  int device;
+};
+bool td_gpu_watch(int index, struct td_gpu_watch *watch);
+/* Bytes used by all processes; -1 when not known. */
+int64_t td_gpu_used(const struct td_gpu_watch *watch);
+void td_gpu_unwatch(struct td_gpu_watch *watch);
 
 /* ---------------------------------------------------------------- npy.c */
 
@@ -139,6 +169,15 @@ enum tandem_status td_policy_export(const char *library, const char *directory, 
                                     const char *blob, struct tandem_error *error);
 /* The policy's inputs and outputs, as its program declares them. */
 size_t td_policy_io(const struct tandem_io **io, size_t *input_count);
+
+/* ---------------------------------------------------------------- plan.c */
+
+/* The policy as a payload for TensorRTBackend, its plan made by the library at `path`; `version` names that
+ * in errors. UNAVAILABLE: it has no builder. */
+enum tandem_status td_plan_export(const char *path, const char *version, uint64_t size_mib,
+                                  const char *payload, struct tandem_error *error);
+/* As td_policy_io. */
+size_t td_plan_io(const struct tandem_io **io, size_t *input_count);
 
 /* ---------------------------------------------------------------- pte.c */
 

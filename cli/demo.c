@@ -19,12 +19,13 @@
 #include <unistd.h>
 
 static const char help[] =
-    "usage: tandem demo [--size MIB] [--keep FILE] [--json]\n"
+    "usage: tandem demo [--vendor NAME] [--size MIB] [--keep FILE] [--json]\n"
     "\n"
-    "Makes a policy (a small vision-language-action transformer with random weights), loads it twice "
-    "without\n"
-    "sharing and twice with, and tells what the second load cost. Needs OpenVINO and the executorch wheel.\n"
+    "Makes a policy (a small vision-language-action model with random weights), loads it twice without\n"
+    "sharing and twice with, and tells what the second load cost. Needs the executorch wheel and OpenVINO,\n"
+    "or TensorRT with its builder and a GPU.\n"
     "\n"
+    "  --vendor NAME  openvino or tensorrt: what makes and runs the policy (openvino)\n"
     "  --size MIB     weights of the policy, in MiB of float32 (160)\n"
     "  --keep FILE    leave the policy's .pte there\n"
     "  --json         one JSON document on stdout: {\"unshared\": ..., \"shared\": ...}, as 'tandem run "
@@ -133,25 +134,29 @@ done:
 /* ---------------------------------------------------------------- the policy's child */
 
 int td_policy_command(int count, char **arguments) {
-  if (count != 3) {
-    td_complain("_policy: takes a folder, a size in MiB and a .pte");
+  if (count != 4) {
+    td_complain("_policy: takes a vendor, a folder, a size in MiB and a .pte");
     return TD_EXIT_USAGE;
   }
-  const char *directory = arguments[0], *path = arguments[2];
+  const char *directory = arguments[1], *path = arguments[3];
+  bool tensorrt = strcmp(arguments[0], "tensorrt") == 0;
   struct tandem_vendor_info vendor;
   struct tandem_error error = {0};
   char blob[PATH_MAX];
   const struct tandem_io *io;
-  size_t input_count, io_count = td_policy_io(&io, &input_count);
+  size_t input_count, io_count = tensorrt ? td_plan_io(&io, &input_count) : td_policy_io(&io, &input_count);
+  uint64_t size_mib = strtoull(arguments[2], NULL, 10);
   td_notes_init(false);
   td_progress_begin("making the policy", 2);
-  enum tandem_status status = td_vendor_lookup("openvino", &vendor, &error);
+  enum tandem_status status = td_vendor_lookup(arguments[0], &vendor, &error);
   if (status == TANDEM_OK && !vendor.available)
     status = td_refuse(&error, TANDEM_UNAVAILABLE, "%s", vendor.reason);
   if (status == TANDEM_OK && snprintf(blob, sizeof blob, "%s/policy.blob", directory) >= PATH_MAX)
     status = td_refuse(&error, TANDEM_INVALID_ARGUMENT, "the path is too long: %s", directory);
-  if (status == TANDEM_OK)
-    status = td_policy_export(vendor.path, directory, strtoull(arguments[1], NULL, 10), blob, &error);
+  if (status == TANDEM_OK && tensorrt)
+    status = td_plan_export(vendor.path, vendor.version, size_mib, blob, &error);
+  else if (status == TANDEM_OK)
+    status = td_policy_export(vendor.path, directory, size_mib, blob, &error);
   if (status == TANDEM_OK) {
     td_progress_step("writing the policy");
     status = td_pte_write(path, directory, vendor.backend, blob, io, input_count, io_count, &error);
@@ -218,27 +223,47 @@ static const cJSON *second_load(const cJSON *measurement) {
 
 static void print_demo(const cJSON *unshared, const cJSON *shared, uint64_t size_mib) {
   double a = td_largest_growth(unshared), b = td_largest_growth(shared), scale = a > b ? a : b;
+  const char *key = td_growth_key(shared);
   const cJSON *equal = cJSON_GetObjectItem(shared, "outputs_equal");
   printf("A policy with %llu MiB of weights, loaded twice; %s %s on %s.\n\n", (unsigned long long)size_mib,
          td_text(shared, "vendor"), td_text(shared, "vendor_version"), td_text(shared, "device"));
-  td_print_loads_head(true);
+  td_print_loads_head(shared, true);
   td_print_loads(unshared, "unshared", scale);
   td_print_loads(shared, "shared", scale);
   const cJSON *without = second_load(unshared), *with = second_load(shared);
-  printf("\nWith sharing the second load took %.1f MiB of private memory instead of %.1f MiB and %.3f s "
-         "instead of "
-         "%.3f s%s.\n",
-         td_number(with, "host_private_bytes") / 1048576, td_number(without, "host_private_bytes") / 1048576,
-         td_number(with, "seconds"), td_number(without, "seconds"),
-         cJSON_IsTrue(equal) ? "; outputs are equal bit for bit" : "");
+  printf(
+      "\nWith sharing the second load took %.1f MiB of %s memory instead of %.1f MiB and %.3f s instead of "
+      "%.3f s%s.\n",
+      td_number(with, key) / 1048576, key[0] == 'd' ? "device" : "private", td_number(without, key) / 1048576,
+      td_number(with, "seconds"), td_number(without, "seconds"),
+      cJSON_IsTrue(equal) ? "; outputs are equal bit for bit" : "");
+}
+
+/* False after one line when the vendor is none of the demo's, or cannot run here whatever is installed. */
+static bool check_vendor(const char *vendor, int *result) {
+  struct td_gpus gpus;
+  struct tandem_error error = {0};
+  if (strcmp(vendor, "openvino") == 0)
+    return true;
+  if (strcmp(vendor, "tensorrt") != 0) {
+    td_complain("demo: --vendor takes openvino or tensorrt, not '%s'; see 'tandem demo --help'", vendor);
+    *result = TD_EXIT_USAGE;
+    return false;
+  }
+  if (td_gpus_find(&gpus, &error) == TANDEM_OK)
+    return true;
+  td_complain("demo: TensorRT runs on a GPU: %s", error.message);
+  *result = TD_EXIT_FAILED;
+  return false;
 }
 
 int td_demo_command(int count, char **arguments) {
   const struct td_usage usage = {"demo", NULL, help};
   uint64_t size_mib = 160;
-  const char *keep = NULL;
+  const char *keep = NULL, *vendor = "openvino";
   bool json = false;
   const struct td_flag flags[] = {
+      {"--vendor", TD_FLAG_TEXT, &vendor, 0, 0},
       {"--size", TD_FLAG_COUNT, &size_mib, TD_POLICY_MIN_MIB, TD_POLICY_MAX_MIB},
       {"--keep", TD_FLAG_TEXT, &keep, 0, 0},
       {"--json", TD_FLAG_SWITCH, &json, 0, 0},
@@ -246,7 +271,7 @@ int td_demo_command(int count, char **arguments) {
   cJSON *unshared = NULL, *shared = NULL;
   char folder[PATH_MAX - 64], pte[PATH_MAX], partial[PATH_MAX], size[32];
   int result = td_args_parse(&usage, flags, sizeof flags / sizeof flags[0], count, arguments, NULL);
-  if (result != TD_ARGS_GO)
+  if (result != TD_ARGS_GO || !check_vendor(vendor, &result))
     return result;
   if (keep && strlen(keep) + sizeof ".partial" > PATH_MAX) {
     td_complain("demo: the path is too long: %s", keep);
@@ -263,7 +288,8 @@ int td_demo_command(int count, char **arguments) {
   else
     snprintf(pte, sizeof pte, "%s/policy.pte", folder);
   snprintf(size, sizeof size, "%llu", (unsigned long long)size_mib);
-  result = run_self((char *[]){"tandem", "_policy", folder, size, pte, NULL}, NULL);
+  result =
+      run_self((char *[]){"tandem", "_policy", (char *)(uintptr_t)vendor, folder, size, pte, NULL}, NULL);
   if (result == TD_EXIT_DONE)
     result = measure(pte, false, &unshared);
   if (result == TD_EXIT_DONE)

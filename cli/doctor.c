@@ -1,15 +1,15 @@
 /* `tandem doctor`: what is here, what will be used, and for what is missing the one line that mends it.
  *
- * ExecuTorch and the vendors that tandem has are asked as a load would ask them, so what is shown is what a
- * load gets. Libraries of vendors that this build lacks are only opened and asked for their version. The
- * default path is ExecuTorch with OpenVINO: with it usable the exit status is 0, whatever else is missing.
+ * ExecuTorch and the vendors are asked as a load would ask them, so what is shown is what a load gets;
+ * TensorRT's products are shown beside the one that is used. The default path is ExecuTorch with OpenVINO:
+ * with it usable the exit status is 0, whatever else is missing.
  */
 #include "cli.h"
 
-#include <dlfcn.h>
-#include <link.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static const char help[] =
@@ -77,53 +77,94 @@ static bool find_vendor(struct finding *finding, const char *name) {
   return true;
 }
 
-/* Opens the first of `names` that is there and tells where it came from. */
-static void *open_first(const char *const *names, size_t count, char *path, size_t size) {
-  for (size_t i = 0; i < count; i++) {
-    void *library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
-    if (!library)
-      continue;
-    struct link_map *map = NULL;
-    bool known = dlinfo(library, RTLD_DI_LINKMAP, &map) == 0 && map && *map->l_name;
-    snprintf(path, size, "%s", known ? map->l_name : names[i]);
-    return library;
-  }
-  return NULL;
-}
-
-static void find_tensorrt(struct finding *finding, const char *const *names, size_t count, const char *mend) {
-  void *library = open_first(names, count, finding->path, sizeof finding->path);
-  finding->found = library;
-  if (!library) {
-    snprintf(finding->mend, sizeof finding->mend, "%s", mend);
+/* What a load would get if only one of TensorRT's products were looked for. The vendor keeps the library that
+ * it opened first, so a child asks, before this process opens any. */
+static void find_product(struct finding *finding, const char *product) {
+  int ends[2];
+  if (pipe(ends) != 0) {
+    snprintf(finding->mend, sizeof finding->mend, "no pipe for a child: %s", strerror(errno));
     return;
   }
-  int32_t (*get_version)(void) = NULL;
-  void *symbol = dlsym(library, "getInferLibVersion");
-  memcpy(&get_version, &symbol, sizeof symbol);
-  if (get_version) {
-    int32_t v = get_version();
-    int32_t unit = v >= 10000 ? 10000 : 1000; /* up to 9.x a thousand was a major version */
-    snprintf(finding->version, sizeof finding->version, "%d.%d.%d", v / unit, v % unit / 100, v % 100);
+  pid_t child = fork();
+  if (child == 0) {
+    close(ends[0]);
+    unsetenv("TANDEM_TENSORRT_LIBRARY");
+    setenv("TANDEM_TENSORRT_RUNTIME", product, 1);
+    struct finding answer = {0};
+    find_vendor(&answer, "tensorrt");
+    _exit(write(ends[1], &answer, sizeof answer) == (ssize_t)sizeof answer ? 0 : 1);
   }
-  snprintf(finding->use, sizeof finding->use, "found, not used: this build of tandem has no TensorRT vendor");
+  close(ends[1]);
+  struct finding answer = {0};
+  size_t size = 0;
+  ssize_t n = 1;
+  while (child > 0 && size < sizeof answer && n > 0) {
+    n = read(ends[0], (char *)&answer + size, sizeof answer - size);
+    if (n < 0 && errno == EINTR)
+      n = 1;
+    else if (n > 0)
+      size += (size_t)n;
+  }
+  close(ends[0]);
+  int status = 0;
+  while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR)
+    ;
+  if (size < sizeof answer) {
+    snprintf(finding->mend, sizeof finding->mend,
+             "the library ended the process that asked for its version (status "
+             "%#x)",
+             (unsigned)status);
+    return;
+  }
+  answer.key = finding->key;
+  answer.title = finding->title;
+  *finding = answer;
 }
 
-static void find_cuda(struct finding *finding) {
-  static const char *const names[] = {"libcuda.so.1"};
-  void *library = open_first(names, 1, finding->path, sizeof finding->path);
-  finding->found = library;
-  int version = 0;
-  int (*get_version)(int *) = NULL;
-  void *symbol = library ? dlsym(library, "cuDriverGetVersion") : NULL;
-  memcpy(&get_version, &symbol, sizeof symbol);
-  if (get_version && get_version(&version) == 0)
-    snprintf(finding->version, sizeof finding->version, "%d.%d", version / 1000, version % 1000 / 10);
-  if (library)
-    snprintf(finding->use, sizeof finding->use, "devices of GPU vendors");
+/* `product` is `used`, what the vendor took, or there beside it. */
+static void tell_product(struct finding *product, const struct finding *used, const char *word) {
+  if (!product->found)
+    return;
+  if (used->found && strcmp(used->path, product->path) == 0)
+    snprintf(product->use, sizeof product->use, "%.200s", used->use);
   else
-    snprintf(finding->mend, sizeof finding->mend,
-             "install the NVIDIA driver (libcuda.so.1); only engines for NVIDIA GPUs need it");
+    snprintf(product->use, sizeof product->use,
+             "found, not used: %s; TANDEM_TENSORRT_RUNTIME=%s takes this one",
+             used->found ? "another one comes first" : "what is named cannot be used", word);
+}
+
+static void find_cuda(struct finding *finding, struct td_gpus *gpus) {
+  struct tandem_error error = {0};
+  finding->found = td_gpus_find(gpus, &error) == TANDEM_OK;
+  snprintf(finding->version, sizeof finding->version, "%s", gpus->version);
+  snprintf(finding->path, sizeof finding->path, "%s", gpus->path);
+  if (finding->found)
+    snprintf(finding->use, sizeof finding->use, "%zu GPU%s", gpus->count, gpus->count == 1 ? "" : "s");
+  else
+    snprintf(finding->mend, sizeof finding->mend, "%.900s; only engines for NVIDIA GPUs need it",
+             error.message);
+}
+
+static cJSON *gpus_json(const struct td_gpus *gpus) {
+  cJSON *list = cJSON_CreateArray();
+  for (size_t i = 0; i < gpus->count; i++) {
+    char capability[32];
+    const struct td_gpu *gpu = &gpus->gpus[i];
+    cJSON *object = cJSON_CreateObject();
+    snprintf(capability, sizeof capability, "%d.%d", gpu->major, gpu->minor);
+    cJSON_AddNumberToObject(object, "index", (double)i);
+    cJSON_AddStringToObject(object, "name", gpu->name);
+    cJSON_AddStringToObject(object, "compute_capability", capability);
+    cJSON_AddNumberToObject(object, "memory_bytes", (double)gpu->memory);
+    cJSON_AddItemToArray(list, object);
+  }
+  return list;
+}
+
+static void print_gpus(const struct td_gpus *gpus) {
+  for (size_t i = 0; i < gpus->count; i++)
+    printf("              cuda:%zu %s, compute capability %d.%d, %.1f GiB\n", i, gpus->gpus[i].name,
+           gpus->gpus[i].major, gpus->gpus[i].minor, (double)gpus->gpus[i].memory / (1 << 30));
 }
 
 static cJSON *finding_json(const struct finding *finding) {
@@ -152,9 +193,6 @@ static void print_finding(const struct finding *finding) {
 }
 
 int td_doctor_command(int count, char **arguments) {
-  static const char *const full[] = {"libnvinfer.so.11", "libnvinfer.so.10"};
-  static const char *const lean[] = {"libnvinfer_lean.so.11", "libnvinfer_lean.so.10"};
-  static const char *const rtx[] = {"libtensorrt_rtx.so.1"};
   const struct td_usage usage = {"doctor", NULL, help};
   bool json = false;
   const struct td_flag flags[] = {{"--json", TD_FLAG_SWITCH, &json, 0, 0}};
@@ -173,22 +211,24 @@ int td_doctor_command(int count, char **arguments) {
       [TENSORRT_RTX] = {.key = "tensorrt_rtx", .title = "TensorRT RTX"},
       [CUDA] = {.key = "cuda", .title = "CUDA driver"},
   };
+  struct td_gpus gpus = {0};
+  find_product(&findings[TENSORRT_LEAN], "lean");
+  find_product(&findings[TENSORRT_RTX], "rtx");
   find_executorch(&findings[EXECUTORCH]);
   find_flatc(&findings[FLATC]);
   if (!find_vendor(&findings[OPENVINO], "openvino"))
     snprintf(findings[OPENVINO].mend, sizeof findings[OPENVINO].mend,
              "build tandem with its OpenVINO vendor");
   if (!find_vendor(&findings[TENSORRT], "tensorrt"))
-    find_tensorrt(
-        &findings[TENSORRT], full, 2,
-        "pip install tensorrt-cu13 and name its folder in LD_LIBRARY_PATH (libnvinfer.so.10 or .11)");
-  find_tensorrt(
-      &findings[TENSORRT_LEAN], lean, 2,
-      "pip install tensorrt-lean-cu13 and name its folder in LD_LIBRARY_PATH (libnvinfer_lean.so.10 or .11)");
-  find_tensorrt(
-      &findings[TENSORRT_RTX], rtx, 1,
-      "pip install tensorrt-rtx-cu13 and name its folder in LD_LIBRARY_PATH (libtensorrt_rtx.so.1)");
-  find_cuda(&findings[CUDA]);
+    snprintf(findings[TENSORRT].mend, sizeof findings[TENSORRT].mend,
+             "build tandem with its TensorRT vendor");
+  find_cuda(&findings[CUDA], &gpus);
+  if (findings[TENSORRT].found && !findings[CUDA].found)
+    snprintf(findings[TENSORRT].use + strlen(findings[TENSORRT].use),
+             sizeof findings[TENSORRT].use - strlen(findings[TENSORRT].use),
+             ", but there is no GPU to load them on");
+  tell_product(&findings[TENSORRT_LEAN], &findings[TENSORRT], "lean");
+  tell_product(&findings[TENSORRT_RTX], &findings[TENSORRT], "rtx");
   bool usable =
       findings[EXECUTORCH].found && findings[OPENVINO].found && tandem_executorch_active("OpenvinoBackend");
 
@@ -198,12 +238,14 @@ int td_doctor_command(int count, char **arguments) {
     cJSON_AddStringToObject(document, "tandem", tandem_version());
     for (size_t i = 0; i < COUNT; i++)
       cJSON_AddItemToObject(document, findings[i].key, finding_json(&findings[i]));
+    cJSON_AddItemToObject(cJSON_GetObjectItem(document, "cuda"), "devices", gpus_json(&gpus));
     cJSON_AddBoolToObject(document, "usable", usable);
     good = td_print_json(document);
   } else {
     printf("tandem %s\n\n", tandem_version());
     for (size_t i = 0; i < COUNT; i++)
       print_finding(&findings[i]);
+    print_gpus(&gpus);
     printf("\n%s\n", usable ? "Programs for OpenvinoBackend load here and share their engines."
                             : "Programs for OpenvinoBackend cannot be loaded here yet.");
     good = fflush(stdout) == 0;

@@ -14,11 +14,29 @@ static const char help[] =
     "usage: tandem inspect PROGRAM [--json]\n"
     "\n"
     "Tells the methods of a .pte program, their inputs and outputs, and for each delegate its\n"
-    "backend, size, offset, alignment, SHA-256 and what its payload says of itself.\n"
+    "backend, size, offset, alignment, SHA-256, compile specs and what its payload says of itself.\n"
     "No vendor library is needed. Exit status: 0 done, 1 failed, 2 called wrongly.\n";
 
 static void add_fact(void *user, const char *key, const char *value) {
   cJSON_AddStringToObject(user, key, value);
+}
+
+/* A value of text as it is, others by their size alone. */
+static void add_spec(cJSON *list, const struct tandem_spec *spec) {
+  cJSON *object = cJSON_CreateObject();
+  const char *bytes = spec->value;
+  bool text = true;
+  for (size_t i = 0; i < spec->size; i++)
+    text = text && bytes[i] >= ' ' && bytes[i] <= '~';
+  char *copy = text ? strndup(spec->size ? bytes : "", spec->size) : NULL;
+  cJSON_AddStringToObject(object, "key", spec->key);
+  if (copy)
+    cJSON_AddStringToObject(object, "value", copy);
+  else
+    cJSON_AddNullToObject(object, "value");
+  cJSON_AddNumberToObject(object, "size", (double)spec->size);
+  cJSON_AddItemToArray(list, object);
+  free(copy);
 }
 
 /* Adds what is known of one delegate; the message of a broken payload goes to `error`. */
@@ -35,6 +53,9 @@ static enum tandem_status describe_delegate(const struct tandem_delegate *delega
     cJSON_AddNullToObject(object, "sha256");
   else
     cJSON_AddStringToObject(object, "sha256", hex);
+  cJSON *specs = cJSON_AddArrayToObject(object, "compile_specs");
+  for (size_t i = 0; i < delegate->compile_spec_count; i++)
+    add_spec(specs, &delegate->compile_specs[i]);
   cJSON *facts = cJSON_AddObjectToObject(object, "facts");
   if (!facts || !delegate->payload)
     return TANDEM_OK;
@@ -100,7 +121,7 @@ static void print_ios(const cJSON *list, const char *what) {
 }
 
 static void print_program(const cJSON *document) {
-  const cJSON *method, *delegate, *fact;
+  const cJSON *method, *delegate, *fact, *spec;
   printf("%s, %.0f bytes\n", td_text(document, "program"), td_number(document, "size"));
   cJSON_ArrayForEach(method, cJSON_GetObjectItem(document, "methods")) {
     printf("\nmethod %s\n", td_text(method, "name"));
@@ -114,6 +135,12 @@ static void print_program(const cJSON *document) {
       printf("    sha256: %s\n", td_text(delegate, "sha256"));
       cJSON_ArrayForEach(fact, cJSON_GetObjectItem(delegate, "facts")) {
         printf("    %s: %s\n", fact->string, fact->valuestring);
+      }
+      cJSON_ArrayForEach(spec, cJSON_GetObjectItem(delegate, "compile_specs")) {
+        if (cJSON_IsString(cJSON_GetObjectItem(spec, "value")))
+          printf("    compile spec %s: %s\n", td_text(spec, "key"), td_text(spec, "value"));
+        else
+          printf("    compile spec %s: %.0f bytes\n", td_text(spec, "key"), td_number(spec, "size"));
       }
       if (cJSON_IsFalse(cJSON_GetObjectItem(delegate, "known")))
         printf("    not a backend of tandem: nothing of it is shared\n");

@@ -218,14 +218,20 @@ const char *td_text(const cJSON *object, const char *key) {
   return cJSON_IsString(item) ? item->valuestring : "";
 }
 
-void td_print_loads_head(bool labelled) {
-  printf("%s load  engine   seconds   digest    build   private memory\n", labelled ? "           " : "");
+const char *td_growth_key(const cJSON *measurement) {
+  return cJSON_IsNumber(cJSON_GetObjectItem(measurement, "device_memory_bytes")) ? "device_memory_bytes"
+                                                                                 : "host_private_bytes";
+}
+
+void td_print_loads_head(const cJSON *measurement, bool labelled) {
+  printf("%s load  engine   seconds   digest    build   %s memory\n", labelled ? "           " : "",
+         td_growth_key(measurement)[0] == 'd' ? "device" : "private");
 }
 
 void td_print_loads(const cJSON *measurement, const char *label, double scale) {
   const cJSON *load;
   cJSON_ArrayForEach(load, cJSON_GetObjectItem(measurement, "loads")) {
-    const cJSON *growth = cJSON_GetObjectItem(load, "host_private_bytes");
+    const cJSON *growth = cJSON_GetObjectItem(load, td_growth_key(measurement));
     double build = td_number(load, "build_seconds");
     const char *engine = cJSON_IsTrue(cJSON_GetObjectItem(load, "shared")) ? "shared"
                          : build > 0                                       ? "built"
@@ -250,7 +256,7 @@ double td_largest_growth(const cJSON *measurement) {
   double largest = 0;
   const cJSON *load;
   cJSON_ArrayForEach(load, cJSON_GetObjectItem(measurement, "loads")) {
-    double growth = td_number(load, "host_private_bytes");
+    double growth = td_number(load, td_growth_key(measurement));
     largest = growth > largest ? growth : largest;
   }
   return largest;

@@ -49,7 +49,8 @@ struct arm {
   uint64_t *hashes;               /* owned; one for each timed run */
   uint64_t *times_ns;             /* owned; likewise */
   double method_seconds;
-  int64_t growth; /* bytes; -1: not known */
+  int64_t growth;        /* of private memory, bytes; -1: not known */
+  int64_t device_growth; /* of the used memory of the watched GPU, likewise */
   enum tandem_status status;
   struct tandem_error error;
 };
@@ -64,6 +65,7 @@ struct session {
   size_t input_count, output_count;
   struct arm *arms; /* owned */
   size_t arm_count, thread_count, repeat;
+  struct td_gpu_watch gpu; /* owned */
 };
 
 /* ---------------------------------------------------------------- one arm */
@@ -228,6 +230,10 @@ static void warm_again(const struct session *session, struct arm *arm) {
     warm_arm(session, arm, warm_runs(count_streams(arm->method)));
 }
 
+static int64_t growth_of(int64_t before, int64_t after) {
+  return before < 0 || after < 0 ? -1 : after > before ? after - before : 0;
+}
+
 /* With one stream a load is warm after its own runs; with more, the loads there run at once, so that streams
  * which a single load cannot reach work too. */
 static enum tandem_status load_one_by_one(struct session *session, struct tandem_error *error) {
@@ -241,10 +247,10 @@ static enum tandem_status load_one_by_one(struct session *session, struct tandem
       if (status != TANDEM_OK)
         return status;
     }
-    int64_t before = td_memory_private();
+    int64_t before = td_memory_private(), device_before = td_gpu_used(&session->gpu);
     load_and_warm(session, &session->arms[i]);
-    int64_t after = td_memory_private();
-    session->arms[i].growth = before < 0 || after < 0 ? -1 : after > before ? after - before : 0;
+    session->arms[i].growth = growth_of(before, td_memory_private());
+    session->arms[i].device_growth = growth_of(device_before, td_gpu_used(&session->gpu));
     if (session->arms[i].status != TANDEM_OK)
       return first_failure(session, error);
   }
@@ -318,6 +324,13 @@ static const char *payload_text(int32_t kind) {
   return kind == TANDEM_PAYLOAD_MAPPED ? "mapped" : kind == TANDEM_PAYLOAD_COPIED ? "copied" : "released";
 }
 
+static void add_bytes_or_null(cJSON *object, const char *key, int64_t bytes) {
+  if (bytes < 0)
+    cJSON_AddNullToObject(object, key);
+  else
+    cJSON_AddNumberToObject(object, key, (double)bytes);
+}
+
 static void add_text_or_null(cJSON *object, const char *key, const char *text) {
   if (text && *text)
     cJSON_AddStringToObject(object, key, text);
@@ -331,6 +344,7 @@ static cJSON *describe_arm(const struct arm *arm, size_t index, struct tandem_lo
   struct tandem_load_info sum = {0};
   uint64_t device_bytes = 0, kept = 0, users = 0, engine_bytes = 0;
   double seconds = 0, digest = 0, build = 0;
+  int64_t budget = -1;
   bool shared = true;
   size_t count = 0;
   for (struct tandem_load *load; (load = tandem_method_load(arm->method, count)); count++) {
@@ -346,6 +360,8 @@ static cJSON *describe_arm(const struct arm *arm, size_t index, struct tandem_lo
     device_bytes += info.device_bytes;
     engine_bytes += info.engine_bytes;
     kept += info.payload_bytes_size;
+    if (info.budget >= 0)
+      budget = (budget < 0 ? 0 : budget) + info.budget;
   }
   sum.engine_bytes = engine_bytes;
   *first = sum;
@@ -356,10 +372,9 @@ static cJSON *describe_arm(const struct arm *arm, size_t index, struct tandem_lo
   cJSON_AddNumberToObject(object, "seconds", count ? seconds : arm->method_seconds);
   cJSON_AddNumberToObject(object, "digest_seconds", digest);
   cJSON_AddNumberToObject(object, "build_seconds", build);
-  if (arm->growth < 0)
-    cJSON_AddNullToObject(object, "host_private_bytes");
-  else
-    cJSON_AddNumberToObject(object, "host_private_bytes", (double)arm->growth);
+  add_bytes_or_null(object, "budget", budget);
+  add_bytes_or_null(object, "host_private_bytes", arm->growth);
+  add_bytes_or_null(object, "device_memory_bytes", arm->device_growth);
   cJSON_AddNumberToObject(object, "device_bytes", (double)device_bytes);
   add_text_or_null(object, "payload_bytes", count ? payload_text(sum.payload_bytes) : NULL);
   cJSON_AddNumberToObject(object, "payload_bytes_size", (double)kept);
@@ -445,7 +460,7 @@ static void print_session(const cJSON *document) {
     printf(", %s %s on %s\n\n", vendor, td_text(document, "vendor_version"), td_text(document, "device"));
   else
     printf(", %s%s\n\n", *backend ? "delegate " : "no delegate", backend);
-  td_print_loads_head(false);
+  td_print_loads_head(document, false);
   td_print_loads(document, NULL, td_largest_growth(document));
   printf("\n");
   if (*vendor) {
@@ -491,7 +506,7 @@ static enum tandem_status make_arms(struct session *session, struct tandem_error
   bool good = session->arms;
   for (size_t i = 0; good && i < session->arm_count; i++) {
     struct arm *arm = &session->arms[i];
-    arm->growth = -1;
+    arm->growth = arm->device_growth = -1;
     arm->outputs = calloc(session->output_count + 1, sizeof *arm->outputs);
     arm->hashes = calloc(session->repeat, sizeof *arm->hashes);
     arm->times_ns = calloc(session->repeat, sizeof *arm->times_ns);
@@ -510,11 +525,49 @@ static void unload_all(struct session *session) {
     unload_arm(&session->arms[i]);
 }
 
+/* The device of the first payload that names one: a GPU whose memory tells what loads cost. */
+static void take_device(void *user, const char *key, const char *value) {
+  int *index = user;
+  if (*index < 0 && strcmp(key, "device_id") == 0)
+    *index = (int)strtol(value, NULL, 10);
+}
+
+static void watch_gpu(struct session *session) {
+  const struct tandem_delegate *delegates;
+  size_t count;
+  struct tandem_error error;
+  int index = -1;
+  if (tandem_program_delegates(session->program, session->method, &delegates, &count, &error) != TANDEM_OK)
+    return;
+  for (size_t i = 0; i < count && index < 0; i++)
+    if (delegates[i].payload)
+      tandem_payload_describe(delegates[i].backend, delegates[i].payload, delegates[i].payload_size,
+                              take_device, &index, &error);
+  if (index >= 0)
+    td_gpu_watch(index, &session->gpu);
+}
+
+/* What no load can check when no part of the program is tandem's. */
+static enum tandem_status check_options(const struct session *session, struct tandem_error *error) {
+  struct tandem_scope *scope = NULL;
+  enum tandem_status status = tandem_scope_acquire(session->options, session->option_count, &scope, error);
+  tandem_scope_release(scope);
+  if (status == TANDEM_OK)
+    return status;
+  char text[sizeof error->message];
+  static const char scope_word[] = "scope ";
+  snprintf(text, sizeof text, "%s", error->message);
+  bool named = strncmp(text, scope_word, strlen(scope_word)) == 0;
+  return td_refuse(error, status, "--option: %s", named ? text + strlen(scope_word) : text);
+}
+
 static enum tandem_status prepare(struct session *session, const struct td_text_list *files,
                                   struct tandem_error *error) {
   const struct tandem_program_desc desc = {.struct_size = sizeof desc, .path = session->path};
   const struct tandem_io *inputs;
-  enum tandem_status status = tandem_program_create(&desc, &session->program, error);
+  enum tandem_status status = check_options(session, error);
+  if (status == TANDEM_OK)
+    status = tandem_program_create(&desc, &session->program, error);
   if (status == TANDEM_OK)
     status = choose_method(session, error);
   if (status == TANDEM_OK)
@@ -524,6 +577,8 @@ static enum tandem_status prepare(struct session *session, const struct td_text_
     status = td_inputs_create(inputs, session->input_count, files, &session->inputs, error);
   if (status == TANDEM_OK)
     status = make_arms(session, error);
+  if (status == TANDEM_OK)
+    watch_gpu(session);
   return status;
 }
 
@@ -533,10 +588,10 @@ static enum tandem_status measure(struct session *session, const char *output_di
   size_t threads = session->thread_count;
   struct tandem_stats stats = {.struct_size = sizeof stats};
   cJSON *deterministic = NULL;
-  int64_t base = td_memory_private();
+  int64_t base = td_memory_private(), device_base = td_gpu_used(&session->gpu);
   enum tandem_status status =
       threads == 1 ? load_one_by_one(session, error) : on_all_arms(session, load_and_warm, error);
-  int64_t loaded = td_memory_private();
+  int64_t loaded = td_memory_private(), device_loaded = td_gpu_used(&session->gpu);
   if (status == TANDEM_OK)
     status = on_all_arms(session, repeat_arm, error);
   if (status == TANDEM_OK)
@@ -549,7 +604,7 @@ static enum tandem_status measure(struct session *session, const char *output_di
   *document = describe_loads(session, &stats);
   bool delegated = tandem_method_load(session->arms[0].method, 0);
   unload_all(session);
-  int64_t unloaded = td_memory_private();
+  int64_t unloaded = td_memory_private(), device_unloaded = td_gpu_used(&session->gpu);
   status = tandem_stats_get(&stats, error);
   if (status == TANDEM_OK && delegated)
     status = find_determinism(session, &deterministic, error);
@@ -561,11 +616,13 @@ static enum tandem_status measure(struct session *session, const char *output_di
   status = describe_times(session, *document, error);
   cJSON_AddNumberToObject(*document, "host_private_bytes",
                           base < 0 || loaded < base ? 0 : (double)(loaded - base));
+  add_bytes_or_null(*document, "device_memory_bytes", growth_of(device_base, device_loaded));
   cJSON *after = cJSON_AddObjectToObject(*document, "after_unload");
   cJSON_AddNumberToObject(after, "engines", (double)stats.engines);
   cJSON_AddNumberToObject(after, "loads", (double)stats.loads);
   cJSON_AddNumberToObject(after, "host_private_bytes",
                           base < 0 || unloaded < base ? 0 : (double)(unloaded - base));
+  add_bytes_or_null(after, "device_memory_bytes", growth_of(device_base, device_unloaded));
   return status;
 }
 
@@ -669,6 +726,7 @@ done:
     free(session.arms[i].times_ns);
   }
   free(session.arms);
+  td_gpu_unwatch(&session.gpu);
   td_inputs_destroy(session.inputs, session.input_count);
   tandem_program_destroy(session.program);
   for (size_t i = 0; options && i < texts.count; i++)

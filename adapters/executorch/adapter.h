@@ -41,6 +41,7 @@ struct PlanTensor {
 
 struct PlanDelegate {
   std::string backend;
+  std::vector<std::pair<std::string, std::vector<uint8_t>>> specs; /* compile specs: key and value */
   bool in_segment;
   uint64_t file_offset;
   uint64_t size;

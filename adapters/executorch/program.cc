@@ -335,6 +335,7 @@ struct ProgramState {
   std::mutex lock;
   std::vector<std::unique_ptr<er::FreeableBuffer>> payloads;  /* guarded by lock */
   std::vector<std::vector<struct tandem_delegate>> delegates; /* of each plan; guarded by lock */
+  std::vector<std::vector<struct tandem_spec>> specs;         /* of delegates read; guarded by lock */
   std::vector<bool> delegates_read;                           /* guarded by lock */
 };
 
@@ -531,6 +532,7 @@ enum tandem_status read_delegates(ProgramState *state, size_t plan, struct tande
   using Segment = er::DataLoader::SegmentInfo;
   std::vector<struct tandem_delegate> delegates;
   std::vector<std::unique_ptr<er::FreeableBuffer>> payloads;
+  std::vector<std::vector<struct tandem_spec>> all_specs;
   for (const tandem::PlanDelegate &source : state->plans[plan].delegates) {
     struct tandem_delegate entry = {};
     entry.backend = source.backend.c_str();
@@ -551,11 +553,20 @@ enum tandem_status read_delegates(ProgramState *state, size_t plan, struct tande
       payloads.push_back(std::make_unique<er::FreeableBuffer>(std::move(*bytes)));
       entry.payload = payloads.back()->data();
     }
+    std::vector<struct tandem_spec> specs;
+    for (const auto &spec : source.specs)
+      specs.push_back({spec.first.c_str(), spec.second.data(), spec.second.size()});
+    all_specs.push_back(std::move(specs));
+    entry.compile_specs = all_specs.back().data(); /* stays where it is when the vector around it moves */
+    entry.compile_spec_count = all_specs.back().size();
     delegates.push_back(entry);
   }
   state->payloads.reserve(state->payloads.size() + payloads.size());
   for (auto &payload : payloads)
     state->payloads.push_back(std::move(payload));
+  state->specs.reserve(state->specs.size() + all_specs.size());
+  for (auto &specs : all_specs)
+    state->specs.push_back(std::move(specs));
   state->delegates[plan] = std::move(delegates);
   state->delegates_read[plan] = true;
   return TANDEM_OK;

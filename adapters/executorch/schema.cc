@@ -157,6 +157,8 @@ bool read_delegate(const pte::Program *program, const pte::BackendDelegate *dele
     const pte::CompileSpec *spec = delegate->compile_specs()->Get(static_cast<flatbuffers::uoffset_t>(i));
     if (!spec || !spec->key() || !spec->value())
       return refuse(why, "compile spec %zu of %s has no key or no value", i, out->backend.c_str());
+    out->specs.emplace_back(copy_text(spec->key()),
+                            std::vector<uint8_t>(spec->value()->begin(), spec->value()->end()));
   }
   const pte::BackendDelegateDataReference *reference = delegate->processed();
   if (!reference)

@@ -68,6 +68,8 @@ struct tandem_delegate {
   uint64_t file_offset;     /* of the payload in the file */
   uint64_t alignment;       /* the largest power of two that divides file_offset, at most 4096 */
   bool in_segment;          /* else inline in the flatbuffer */
+  const struct tandem_spec *compile_specs;
+  size_t compile_spec_count;
 };
 
 TANDEM_API enum tandem_status tandem_program_delegates(struct tandem_program *program, const char *method,
