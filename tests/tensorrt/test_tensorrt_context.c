@@ -1,0 +1,744 @@
+/* Runs: bindings, shapes, staging and direct memory, aliases, outputs whose size the run tells, streams. */
+#include "rig.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---------------------------------------------------------------- plain runs */
+
+static void host_tensors_are_staged_and_give_the_right_numbers(void **state) {
+  (void)state;
+  struct rig_payload payload = rig_mlp(&rig_dynamic, 0);
+  struct tandem_load *load = rig_load(&payload, NULL);
+  for (int rows = 1; rows <= 8; rows++)
+    rig_expect_mlp(load, &rig_dynamic, rows, (unsigned)rows);
+  assert_null(rig_current());
+  tandem_load_destroy(load);
+  rig_payload_free(&payload);
+}
+
+static void a_repeated_run_allocates_nothing_and_tells_the_library_nothing(void **state) {
+  (void)state;
+  struct rig_payload payload = rig_mlp(&rig_dynamic, 0);
+  struct tandem_load *load = rig_load(&payload, NULL);
+  float x[4 * 8], y[4 * 4];
+  rig_fill(x, 32, 1);
+  struct tandem_tensor input = rig_tensor(x, TANDEM_FLOAT32, 2, 4, 8),
+                       output = rig_tensor(y, TANDEM_FLOAT32, 2, 4, 4);
+  struct tandem_run_desc run = {.inputs = &input, .input_count = 1, .outputs = &output, .output_count = 1};
+  assert_int_equal(rig_run(load, &run, NULL), TANDEM_OK);
+  uint64_t allocations = rig_device->calls("cuMemAlloc"), infers = rig_library->calls(STANDIN_INFER);
+  uint64_t shapes = rig_library->calls(STANDIN_INPUT_SHAPE), addresses = rig_library->calls(STANDIN_ADDRESS);
+  uint64_t scratch = rig_library->calls(STANDIN_SCRATCH),
+           queries = rig_device->calls("cuPointerGetAttributes");
+  uint64_t records = rig_device->calls("cuEventRecord");
+  for (int i = 0; i < 10; i++)
+    assert_int_equal(rig_run(load, &run, NULL), TANDEM_OK);
+  assert_int_equal(rig_device->calls("cuMemAlloc"), allocations);
+  assert_int_equal(rig_library->calls(STANDIN_INFER), infers);
+  assert_int_equal(rig_library->calls(STANDIN_INPUT_SHAPE), shapes);
+  assert_int_equal(rig_library->calls(STANDIN_ADDRESS), addresses);
+  assert_int_equal(rig_library->calls(STANDIN_SCRATCH), scratch);
+  assert_int_equal(rig_device->calls("cuPointerGetAttributes"), queries + 20);
+  assert_int_equal(rig_device->calls("cuEventRecord"), records);
+  assert_int_equal(rig_library->calls(STANDIN_ENQUEUE), 11);
+  tandem_load_destroy(load);
+  rig_payload_free(&payload);
+}
+
+static void device_memory_is_bound_in_place(void **state) {
+  (void)state;
+  struct rig_payload payload = rig_mlp(&rig_plain, 0);
+  struct tandem_load *load = rig_load(&payload, NULL);
+  float x[16], y[8], expected[8];
+  rig_fill(x, 16, 3);
+  assert_true(standin_mlp_expect(&rig_plain, x, 2, expected));
+  void *dx = rig_allocate(0, sizeof x), *dy = rig_allocate(0, sizeof y);
+  rig_write(0, dx, x, sizeof x);
+  uint64_t in = rig_device->calls("cuMemcpyHtoDAsync"), out = rig_device->calls("cuMemcpyDtoHAsync");
+  uint64_t allocations = rig_device->calls("cuMemAlloc");
+  struct tandem_tensor input = rig_tensor(dx, TANDEM_FLOAT32, 2, 2, 8),
+                       output = rig_tensor(dy, TANDEM_FLOAT32, 2, 2, 4);
+  struct tandem_run_desc run = {.inputs = &input, .input_count = 1, .outputs = &output, .output_count = 1};
+  assert_int_equal(rig_run(load, &run, NULL), TANDEM_OK);
+  rig_read(0, y, dy, sizeof y);
+  assert_memory_equal(y, expected, sizeof y);
+  assert_int_equal(rig_device->calls("cuMemcpyHtoDAsync"), in);
+  assert_int_equal(rig_device->calls("cuMemcpyDtoHAsync"), out);
+  assert_int_equal(rig_device->calls("cuMemAlloc"), allocations);
+  rig_free(0, dx);
+  rig_free(0, dy);
+  tandem_load_destroy(load);
+  rig_payload_free(&payload);
+}
+
+/* Runs rig_plain's load with tensors at x and y, which the host reaches, and counts the copies. */
+static void run_in_place(struct tandem_load *load, float *x, float *y, unsigned copies) {
+  float expected[8];
+  rig_fill(x, 16, 5);
+  memset(y, 0, sizeof expected);
+  assert_true(standin_mlp_expect(&rig_plain, x, 2, expected));
+  uint64_t before = rig_device->calls("cuMemcpyHtoDAsync") + rig_device->calls("cuMemcpyDtoHAsync");
+  struct tandem_tensor input = rig_tensor(x, TANDEM_FLOAT32, 2, 2, 8),
+                       output = rig_tensor(y, TANDEM_FLOAT32, 2, 2, 4);
+  struct tandem_run_desc run = {.inputs = &input, .input_count = 1, .outputs = &output, .output_count = 1};
+  struct tandem_error error;
+  if (rig_run(load, &run, &error) != TANDEM_OK)
+    fail_msg("%s", error.message);
+  assert_memory_equal(y, expected, sizeof expected);
+  assert_int_equal(rig_device->calls("cuMemcpyHtoDAsync") + rig_device->calls("cuMemcpyDtoHAsync"),
+                   before + copies);
+}
+
+static void pinned_managed_and_registered_memory_is_bound_in_place(void **state) {
+  (void)state;
+  struct rig_payload payload = rig_mlp(&rig_plain, 0);
+  struct tandem_load *load = rig_load(&payload, NULL);
+  void *pinned;
+  uint64_t managed;
+  float *pageable = aligned_alloc(4096, 8192);
+  assert_non_null(pageable);
+  rig_push(0);
+  assert_int_equal(rig_cuda.host_allocate(&pinned, 4096, 0), CU_OK);
+  assert_int_equal(rig_cuda.allocate_managed(&managed, 4096, 1), CU_OK);
+  assert_int_equal(rig_cuda.host_register(pageable, 4096, 0), CU_OK);
+  run_in_place(load, pinned, (float *)pinned + 512, 0);
+  run_in_place(load, (float *)(uintptr_t)managed, (float *)(uintptr_t)managed + 512, 0);
+  run_in_place(load, pageable, pageable + 512, 0);
+  run_in_place(load, pageable, pageable + 1024, 1);    /* the output lies behind what is registered */
+  run_in_place(load, pageable + 1016, pageable, 2);    /* the input begins inside and ends outside of it */
+  run_in_place(load, pageable + 1, pageable + 512, 1); /* no kernel may read at this address */
+  assert_int_equal(rig_cuda.host_unregister(pageable), CU_OK);
+  run_in_place(load, pageable, pageable + 512, 2);
+  assert_int_equal(rig_cuda.release(managed), CU_OK);
+  assert_int_equal(rig_cuda.host_release(pinned), CU_OK);
+  rig_pop(0);
+  free(pageable);
+  tandem_load_destroy(load);
+  rig_payload_free(&payload);
+}
+
+static void
+pageable_memory_is_bound_only_when_the_device_reads_it_through_the_hosts_page_tables(void **state) {
+  (void)state;
+  enum { PAGEABLE = 88, TABLES = 100, INTEGRATED = 18 };
+  struct rig_payload payload = rig_mlp(&rig_plain, 0);
+  float *memory = aligned_alloc(4096, 4096);
+  const struct {
+    int pageable, tables, integrated;
+    unsigned copies;
+  } cases[] = {{0, 0, 1, 2}, {1, 0, 0, 2}, {0, 1, 0, 2}, {1, 1, 0, 0}};
+  assert_non_null(memory);
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    rig_device->set_attribute(0, PAGEABLE, cases[i].pageable);
+    rig_device->set_attribute(0, TABLES, cases[i].tables);
+    rig_device->set_attribute(0, INTEGRATED, cases[i].integrated);
+    struct tandem_load *load = rig_load(&payload, NULL);
+    run_in_place(load, memory, memory + 512, cases[i].copies);
+    tandem_load_destroy(load);
+  }
+  rig_device->set_attribute(0, PAGEABLE, 0);
+  rig_device->set_attribute(0, TABLES, 0);
+  rig_device->set_attribute(0, INTEGRATED, 0);
+  free(memory);
+  rig_payload_free(&payload);
+}
+
+static void memory_of_another_device_is_refused_by_name_unless_it_is_mapped(void **state) {
+  (void)state;
+  struct rig_payload payload = rig_mlp(&rig_plain, 0);
+  struct tandem_load *load = rig_load(&payload, NULL);
+  float y[8];
+  void *foreign = rig_allocate(1, 64);
+  struct tandem_tensor input = rig_tensor(foreign, TANDEM_FLOAT32, 2, 2, 8),
+                       output = rig_tensor(y, TANDEM_FLOAT32, 2, 2, 4);
+  struct tandem_run_desc run = {.inputs = &input, .input_count = 1, .outputs = &output, .output_count = 1};
+  struct tandem_error error;
+  assert_int_equal(rig_run(load, &run, &error), TANDEM_INVALID_ARGUMENT);
+  assert_non_null(strstr(error.message, "input 0 (x)"));
+  assert_non_null(strstr(error.message, "cuda:1"));
+  assert_int_equal(rig_library->calls(STANDIN_ENQUEUE), 0);
+  rig_expect_mlp(load, &rig_plain, 2, 9);
+  rig_free(1, foreign);
+  tandem_load_destroy(load);
+  rig_payload_free(&payload);
+}
+
+/* ---------------------------------------------------------------- aliases */
+
+static float cache_after(const float *x, float value, size_t index) {
+  return value / 2 + x[index % 8];
+}
+
+static void an_aliased_cache_is_updated_in_place_and_copied_to_an_output_that_asks_for_it(void **state) {
+  (void)state;
+  struct rig_payload payload = rig_sample("cache");
+  struct tandem_load *load = rig_load(&payload, NULL);
+  float x[8], cache[32], copy[32], y[16], expected[32];
+  rig_fill(x, 8, 1);
+  rig_fill(cache, 32, 2);
+  void *device = rig_allocate(0, sizeof cache);
+  rig_write(0, device, cache, sizeof cache);
+  for (size_t i = 0; i < 32; i++)
+    expected[i] = cache_after(x, cache[i], i);
+  struct tandem_tensor inputs[] = {rig_tensor(x, TANDEM_FLOAT32, 1, 8),
+                                   rig_tensor(device, TANDEM_FLOAT32, 2, 4, 8)};
+  struct tandem_tensor outputs[] = {rig_tensor(y, TANDEM_FLOAT32, 2, 4, 4),
+                                    rig_tensor(copy, TANDEM_FLOAT32, 2, 4, 8)};
+  struct tandem_run_desc run = {.inputs = inputs, .input_count = 2, .outputs = outputs, .output_count = 2};
+  struct tandem_error error;
+  if (rig_run(load, &run, &error) != TANDEM_OK)
+    fail_msg("%s", error.message);
+  rig_read(0, cache, device, sizeof cache);
+  assert_memory_equal(cache, expected, sizeof cache);
+  assert_memory_equal(copy, expected, sizeof copy);
+  /* The output may be the cache itself: nothing is copied then. */
+  uint64_t within = rig_device->calls("cuMemcpyDtoDAsync");
+  outputs[1].data = device;
+  assert_int_equal(rig_run(load, &run, NULL), TANDEM_OK);
+  assert_int_equal(rig_device->calls("cuMemcpyDtoDAsync"), within);
+  rig_read(0, cache, device, sizeof cache);
+  for (size_t i = 0; i < 32; i++)
+    assert_true(cache[i] == cache_after(x, expected[i], i));
+  /* In host memory it cannot be updated in place. */
+  inputs[1].data = copy;
+  uint64_t enqueued = rig_library->calls(STANDIN_ENQUEUE);
+  assert_int_equal(rig_run(load, &run, &error), TANDEM_INVALID_ARGUMENT);
+  assert_non_null(strstr(error.message, "input 1 (cache)"));
+  assert_int_equal(rig_library->calls(STANDIN_ENQUEUE), enqueued);
+  rig_free(0, device);
+  tandem_load_destroy(load);
+  rig_payload_free(&payload);
+}
+
+static struct rig_payload wrap_aliased(const char *sample, const struct standin_alias *alias,
+                                       const char *metadata) {
+  size_t size;
+  struct rig_payload payload;
+  void *plan = standin_sample_bytes(sample, &size);
+  assert_non_null(plan);
+  payload.bytes = standin_payload_bytes(&(struct standin_payload){.plan = plan,
+                                                                  .plan_size = size,
+                                                                  .aliases = alias,
+                                                                  .alias_count = alias != NULL,
+                                                                  .metadata = metadata},
+                                        &payload.size);
+  assert_non_null(payload.bytes);
+  free(plan);
+  return payload;
+}
+
+static void expect_refused(struct rig_payload payload, enum tandem_status status, const char *text) {
+  struct tandem_load *load = NULL;
+  struct tandem_error error;
+  enum tandem_status found = rig_try_load(&payload, &load, &error, NULL);
+  if (found != status || strstr(error.message, text) == NULL)
+    fail_msg("expected %s with \"%s\", found %s: %s", tandem_status_name(status), text,
+             tandem_status_name(found), error.message);
+  assert_null(load);
+  rig_payload_free(&payload);
+}
+
+static void aliases_that_the_engine_does_not_have_are_refused(void **state) {
+  (void)state;
+  const struct standin_alias wrong_input = {"cache_out", "x", NULL}, no_alias = {"y", "cache", NULL};
+  const struct standin_alias other_shape = {"y", "cache", "user"};
+  expect_refused(wrap_aliased("cache", &wrong_input, NULL), TANDEM_BAD_PROGRAM,
+                 "\"cache_out\" updates input \"x\"");
+  expect_refused(wrap_aliased("cache", &no_alias, NULL), TANDEM_BAD_PROGRAM, "\"y\" updates input \"cache\"");
+  expect_refused(wrap_aliased("cache", &other_shape, NULL), TANDEM_BAD_PROGRAM,
+                 "float32 [4, 4] and float32 [4, 8]");
+}
+
+static void bindings_that_the_engine_does_not_have_are_refused(void **state) {
+  (void)state;
+#define BINDING(name, input) "{\"name\":\"" name "\",\"dtype\":\"\",\"shape\":[],\"is_input\":" input "}"
+  expect_refused(wrap_aliased("mlp", NULL, "{\"io_bindings\":[" BINDING("x", "true") "]}"),
+                 TANDEM_BAD_PROGRAM, "names 1 inputs and outputs, its engine has 2");
+  expect_refused(
+      wrap_aliased("mlp", NULL, "{\"io_bindings\":[" BINDING("x", "true") "," BINDING("z", "false") "]}"),
+      TANDEM_BAD_PROGRAM, "\"z\"");
+  expect_refused(
+      wrap_aliased("mlp", NULL, "{\"io_bindings\":[" BINDING("x", "false") "," BINDING("y", "false") "]}"),
+      TANDEM_BAD_PROGRAM, "\"x\" is an output, its engine has it as an input");
+#undef BINDING
+}
+
+static void without_bindings_names_and_order_come_from_the_engine(void **state) {
+  (void)state;
+  struct rig_payload payload = wrap_aliased("mlp", NULL, "{}");
+  struct tandem_load *load = rig_load(&payload, NULL);
+  const struct tandem_io *inputs, *outputs;
+  size_t input_count, output_count;
+  tandem_load_io(load, &inputs, &input_count, &outputs, &output_count);
+  assert_int_equal(input_count, 1);
+  assert_int_equal(output_count, 1);
+  assert_string_equal(inputs[0].name, "x");
+  assert_string_equal(outputs[0].name, "y");
+  tandem_load_destroy(load);
+  rig_payload_free(&payload);
+}
+
+/* ---------------------------------------------------------------- shapes and profiles */
+
+static void bounds_are_those_of_the_chosen_profile(void **state) {
+  (void)state;
+  struct rig_payload payload = rig_sample("shapes");
+  const struct {
+    const char *profile;
+    int64_t min, max;
+  } cases[] = {{"0", 0, 16}, {"1", 17, 64}, {"auto", 0, 64}};
+  struct tandem_load *loads[3];
+  for (int i = 0; i < 3; i++) {
+    const struct tandem_io *inputs;
+    loads[i] = rig_load(&payload, "profile", cases[i].profile, NULL);
+    tandem_load_io(loads[i], &inputs, NULL, NULL, NULL);
+    assert_int_equal(inputs[0].min[0], cases[i].min);
+    assert_int_equal(inputs[0].max[0], cases[i].max);
+  }
+  assert_int_equal(rig_stats().engines, 1); /* the profile is no part of the identity */
+  struct tandem_load *refused = NULL;
+  struct tandem_error error;
+  assert_int_equal(rig_try_load(&payload, &refused, &error, "profile", "2", NULL), TANDEM_BAD_OPTION);
+  assert_non_null(strstr(error.message, "2 optimization profiles"));
+  for (int i = 0; i < 3; i++)
+    tandem_load_destroy(loads[i]);
+  rig_payload_free(&payload);
+}
+
+/* y is the first rows x columns of x [count]; *shape gets what the engine says of x. */
+static enum tandem_status run_shapes(struct tandem_load *load, int count, int64_t rows, int64_t columns,
+                                     int64_t *shape, struct tandem_tensor *y, struct tandem_error *error) {
+  static float x[64];
+  int64_t wanted[] = {rows, columns};
+  rig_fill(x, 64, 1);
+  struct tandem_tensor inputs[] = {rig_tensor(x, TANDEM_FLOAT32, 1, count),
+                                   rig_tensor(wanted, TANDEM_INT64, 1, 2)};
+  struct tandem_tensor outputs[] = {*y, rig_tensor(shape, TANDEM_INT64, 1, 1)};
+  struct tandem_run_desc run = {.inputs = inputs, .input_count = 2, .outputs = outputs, .output_count = 2};
+  enum tandem_status status = rig_run(load, &run, error);
+  *y = outputs[0];
+  return status;
+}
+
+static void shape_tensors_are_read_and_written_on_the_host_and_noticed_when_they_change(void **state) {
+  (void)state;
+  struct rig_payload payload = rig_sample("shapes");
+  struct tandem_load *load = rig_load(&payload, NULL);
+  struct tandem_error error;
+  float x[64], values[64];
+  int64_t shape = -1;
+  rig_fill(x, 64, 1);
+  const int64_t grids[][2] = {{2, 3}, {4, 4}, {2, 3}, {1, 1}, {0, 3}};
+  for (size_t i = 0; i < sizeof grids / sizeof *grids; i++) {
+    struct tandem_tensor y = {.data = values, .size = sizeof values, .dtype = TANDEM_FLOAT32};
+    if (run_shapes(load, 16, grids[i][0], grids[i][1], &shape, &y, &error) != TANDEM_OK)
+      fail_msg("%s", error.message);
+    assert_int_equal(y.rank, 2);
+    assert_int_equal(y.shape[0], grids[i][0]);
+    assert_int_equal(y.shape[1], grids[i][1]);
+    assert_memory_equal(values, x, (size_t)(grids[i][0] * grids[i][1]) * sizeof *values);
+    assert_int_equal(shape, 16);
+  }
+  tandem_load_destroy(load);
+  rig_payload_free(&payload);
+}
+
+static void profile_auto_switches_on_the_loads_own_context(void **state) {
+  (void)state;
+  struct rig_payload payload = rig_sample("shapes");
+  struct tandem_load *any = rig_load(&payload, "profile", "auto", NULL),
+                     *second = rig_load(&payload, "profile", "1", NULL);
+  struct tandem_error error;
+  float x[64], values[64];
+  int64_t shape;
+  rig_fill(x, 64, 1);
+  const int counts[] = {4, 40, 16, 17, 64};
+  for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+    struct tandem_tensor y = {.data = values, .size = sizeof values, .dtype = TANDEM_FLOAT32};
+    if (run_shapes(any, counts[i], 2, 2, &shape, &y, &error) != TANDEM_OK)
+      fail_msg("%s", error.message);
+    assert_memory_equal(values, x, 4 * sizeof *values);
+    assert_int_equal(shape, counts[i]);
+    y = (struct tandem_tensor){.data = values, .size = sizeof values, .dtype = TANDEM_FLOAT32};
+    assert_int_equal(run_shapes(second, 33, 5, 5, &shape, &y, NULL), TANDEM_OK);
+    assert_int_equal(shape, 33);
+  }
+  struct tandem_tensor y = {.data = values, .size = sizeof values, .dtype = TANDEM_FLOAT32};
+  assert_int_equal(run_shapes(second, 4, 2, 2, &shape, &y, &error), TANDEM_INVALID_ARGUMENT);
+  assert_non_null(strstr(error.message, "expected 17 to 64"));
+  tandem_load_destroy(any);
+  tandem_load_destroy(second);
+  rig_payload_free(&payload);
+}
+
+static void empty_tensors_run(void **state) {
+  (void)state;
+  struct rig_payload payload = rig_sample("shapes");
+  struct tandem_load *load = rig_load(&payload, NULL);
+  struct tandem_error error;
+  int64_t wanted[] = {0, 5}, shape = -1;
+  struct tandem_tensor inputs[] = {rig_tensor(NULL, TANDEM_FLOAT32, 1, 0),
+                                   rig_tensor(wanted, TANDEM_INT64, 1, 2)};
+  struct tandem_tensor outputs[] = {rig_tensor(NULL, TANDEM_FLOAT32, 2, 0, 5),
+                                    rig_tensor(&shape, TANDEM_INT64, 1, 1)};
+  struct tandem_run_desc run = {.inputs = inputs, .input_count = 2, .outputs = outputs, .output_count = 2};
+  if (rig_run(load, &run, &error) != TANDEM_OK)
+    fail_msg("%s", error.message);
+  assert_int_equal(shape, 0);
+  assert_int_equal(outputs[0].shape[0], 0);
+  tandem_load_destroy(load);
+  rig_payload_free(&payload);
+}
+
+/* ---------------------------------------------------------------- outputs whose size the run tells */
+
+struct growing {
+  float *memory;
+  unsigned calls;
+};
+
+static enum tandem_status grow(void *user, size_t output, struct tandem_tensor *tensor) {
+  struct growing *growing = user;
+  assert_int_equal(output, 0);
+  growing->calls++;
+  free(growing->memory);
+  tensor->size = (tensor->rank ? (size_t)tensor->shape[0] : 1) * sizeof *growing->memory;
+  growing->memory = malloc(tensor->size ? tensor->size : 1);
+  tensor->data = growing->memory;
+  return growing->memory ? TANDEM_OK : TANDEM_OUT_OF_MEMORY;
+}
+
+static void outputs_whose_size_depends_on_the_data_are_resized(void **state) {
+  (void)state;
+  struct rig_payload payload = rig_sample("positive");
+  struct tandem_load *load = rig_load(&payload, NULL);
+  struct tandem_error error;
+  struct growing growing = {0};
+  for (int count = 1; count <= 64; count += 9) {
+    float x[64];
+    int64_t positive = 0;
+    rig_fill(x, 64, (unsigned)count);
+    struct tandem_tensor input = rig_tensor(x, TANDEM_FLOAT32, 1, count);
+    struct tandem_tensor output = {.dtype = TANDEM_FLOAT32, .rank = 1};
+    struct tandem_run_desc run = {.inputs = &input,
+                                  .input_count = 1,
+                                  .outputs = &output,
+                                  .output_count = 1,
+                                  .resize = grow,
+                                  .resize_user = &growing};
+    if (rig_run(load, &run, &error) != TANDEM_OK)
+      fail_msg("%s", error.message);
+    for (int i = 0; i < count; i++)
+      if (x[i] > 0)
+        assert_true(growing.memory[positive++] == x[i]);
+    assert_int_equal(output.shape[0], positive);
+  }
+  assert_true(growing.calls > 0);
+  free(growing.memory);
+  tandem_load_destroy(load);
+  rig_payload_free(&payload);
+}
+
+static void an_output_without_room_is_refused_and_the_load_goes_on(void **state) {
+  (void)state;
+  struct rig_payload payload = rig_mlp(&rig_dynamic, 0), late = rig_sample("positive");
+  struct tandem_load *load = rig_load(&payload, NULL), *other = rig_load(&late, NULL);
+  float x[64], y[64];
+  struct tandem_error error;
+  rig_fill(x, 64, 1);
+  struct tandem_tensor input = rig_tensor(x, TANDEM_FLOAT32, 2, 8, 8),
+                       output = rig_tensor(y, TANDEM_FLOAT32, 2, 7, 4);
+  struct tandem_run_desc run = {.inputs = &input, .input_count = 1, .outputs = &output, .output_count = 1};
+  assert_int_equal(rig_run(load, &run, &error), TANDEM_INVALID_ARGUMENT);
+  assert_non_null(strstr(error.message, "output 0 (y) has shape [8, 4], 128 bytes"));
+  output = (struct tandem_tensor){.dtype = TANDEM_FLOAT32};
+  assert_int_equal(rig_run(load, &run, &error), TANDEM_INVALID_ARGUMENT);
+  assert_non_null(strstr(error.message, "no address"));
+  assert_int_equal(rig_library->calls(STANDIN_ENQUEUE), 0);
+  rig_expect_mlp(load, &rig_dynamic, 8, 1);
+  input = rig_tensor(x, TANDEM_FLOAT32, 1, 64);
+  output = rig_tensor(y, TANDEM_FLOAT32, 1, 1);
+  assert_int_equal(rig_run(other, &run, &error), TANDEM_INVALID_ARGUMENT);
+  output = rig_tensor(y, TANDEM_FLOAT32, 1, 64);
+  assert_int_equal(rig_run(other, &run, &error), TANDEM_OK);
+  tandem_load_destroy(load);
+  tandem_load_destroy(other);
+  rig_payload_free(&payload);
+  rig_payload_free(&late);
+}
+
+/* ---------------------------------------------------------------- streams */
+
+struct device_io {
+  void *x, *y;
+  struct tandem_tensor input, output;
+  float expected[8];
+  struct tandem_run_desc run;
+};
+
+static void device_io_init(struct device_io *io, unsigned seed) {
+  float x[16], zeros[8] = {0};
+  io->x = rig_allocate(0, 64);
+  io->y = rig_allocate(0, 32);
+  rig_fill(x, 16, seed);
+  rig_write(0, io->x, x, sizeof x);
+  rig_write(0, io->y, zeros, sizeof zeros);
+  assert_true(standin_mlp_expect(&rig_plain, x, 2, io->expected));
+  io->input = rig_tensor(io->x, TANDEM_FLOAT32, 2, 2, 8);
+  io->output = rig_tensor(io->y, TANDEM_FLOAT32, 2, 2, 4);
+  io->run = (struct tandem_run_desc){.struct_size = sizeof io->run,
+                                     .inputs = &io->input,
+                                     .input_count = 1,
+                                     .outputs = &io->output,
+                                     .output_count = 1};
+}
+
+static void device_io_expect(struct device_io *io) {
+  float y[8];
+  rig_read(0, y, io->y, sizeof y);
+  assert_memory_equal(y, io->expected, sizeof y);
+}
+
+static void device_io_fini(struct device_io *io) {
+  rig_free(0, io->x);
+  rig_free(0, io->y);
+}
+
+static void a_run_on_the_callers_stream_returns_when_it_is_done(void **state) {
+  (void)state;
+  struct rig_payload payload = rig_mlp(&rig_plain, 0);
+  struct tandem_load *load = rig_load(&payload, NULL);
+  struct device_io io;
+  device_io_init(&io, 1);
+  void *stream = rig_stream(0), *done = &io;
+  io.run.stream = stream;
+  io.run.done = &done;
+  assert_int_equal(tandem_load_run(load, &io.run, NULL), TANDEM_OK);
+  assert_true(rig_stream_is_done(stream));
+  assert_null(done);
+  device_io_expect(&io);
+  rig_stream_free(0, stream);
+  device_io_fini(&io);
+  tandem_load_destroy(load);
+  rig_payload_free(&payload);
+}
+
+static void a_run_that_returns_early_hands_out_its_event(void **state) {
+  (void)state;
+  struct rig_payload payload = rig_mlp(&rig_plain, 0);
+  struct tandem_load *load = rig_load(&payload, NULL);
+  struct device_io io;
+  device_io_init(&io, 1);
+  void *stream = rig_stream(0), *done = NULL;
+  io.run.stream = stream;
+  io.run.return_early = true;
+  io.run.done = &done;
+  rig_device->hold(true);
+  assert_int_equal(tandem_load_run(load, &io.run, NULL), TANDEM_OK);
+  assert_non_null(done);
+  assert_true(rig_device->wait_held(1));
+  assert_false(rig_event_is_done(done));
+  rig_device->hold(false);
+  rig_event_wait(done);
+  device_io_expect(&io);
+  rig_stream_free(0, stream);
+  device_io_fini(&io);
+  tandem_load_destroy(load);
+  rig_payload_free(&payload);
+}
+
+static void runs_of_one_load_are_in_order_on_different_streams(void **state) {
+  (void)state;
+  struct rig_payload payload = rig_sample("cache");
+  struct tandem_load *load = rig_load(&payload, NULL);
+  float x[8], cache[32] = {0}, expected[32] = {0};
+  rig_fill(x, 8, 1);
+  void *device = rig_allocate(0, sizeof cache), *y = rig_allocate(0, 64), *dx = rig_allocate(0, sizeof x);
+  rig_write(0, device, cache, sizeof cache);
+  rig_write(0, dx, x, sizeof x);
+  void *streams[] = {rig_stream(0), rig_stream(0)};
+  struct tandem_tensor inputs[] = {rig_tensor(dx, TANDEM_FLOAT32, 1, 8),
+                                   rig_tensor(device, TANDEM_FLOAT32, 2, 4, 8)};
+  struct tandem_tensor outputs[] = {rig_tensor(y, TANDEM_FLOAT32, 2, 4, 4),
+                                    rig_tensor(device, TANDEM_FLOAT32, 2, 4, 8)};
+  struct tandem_run_desc run = {
+      .inputs = inputs, .input_count = 2, .outputs = outputs, .output_count = 2, .return_early = true};
+  rig_device->hold(true);
+  for (int i = 0; i < 6; i++) {
+    run.stream = streams[i % 2];
+    assert_int_equal(rig_run(load, &run, NULL), TANDEM_OK);
+    for (size_t k = 0; k < 32; k++)
+      expected[k] = cache_after(x, expected[k], k);
+  }
+  rig_device->hold(false);
+  run.stream = NULL;
+  run.return_early = false;
+  assert_int_equal(rig_run(load, &run, NULL), TANDEM_OK);
+  rig_read(0, cache, device, sizeof cache);
+  for (size_t k = 0; k < 32; k++)
+    assert_true(cache[k] == cache_after(x, expected[k], k));
+  rig_stream_free(0, streams[0]);
+  rig_stream_free(0, streams[1]);
+  rig_free(0, device);
+  rig_free(0, y);
+  rig_free(0, dx);
+  tandem_load_destroy(load);
+  rig_payload_free(&payload);
+}
+
+static void *destroy_load(void *load) {
+  tandem_load_destroy(load);
+  return NULL;
+}
+
+static void unloading_waits_for_its_own_work_only(void **state) {
+  (void)state;
+  struct rig_payload payload = rig_mlp(&rig_plain, 0);
+  struct tandem_load *first = rig_load(&payload, NULL), *second = rig_load(&payload, NULL);
+  struct device_io io[2];
+  void *streams[] = {rig_stream(0), rig_stream(0)}, *done[2];
+  for (int i = 0; i < 2; i++) {
+    device_io_init(&io[i], (unsigned)i);
+    io[i].run.stream = streams[i];
+    io[i].run.return_early = true;
+    io[i].run.done = &done[i];
+  }
+  rig_device->hold(true);
+  assert_int_equal(tandem_load_run(first, &io[0].run, NULL), TANDEM_OK);
+  assert_true(rig_device->wait_held(1));
+  assert_int_equal(tandem_load_run(second, &io[1].run, NULL), TANDEM_OK);
+  assert_true(rig_device->wait_held(2));
+  pthread_t thread;
+  assert_int_equal(pthread_create(&thread, NULL, destroy_load, first), 0);
+  assert_false(rig_event_is_done(done[0]));
+  /* One kernel passes: the first stream's or the second's, so both loads' ends are tried here in turn. */
+  rig_device->hold(false);
+  pthread_join(thread, NULL);
+  rig_event_wait(done[1]);
+  device_io_expect(&io[0]);
+  device_io_expect(&io[1]);
+  for (int i = 0; i < 2; i++) {
+    device_io_fini(&io[i]);
+    rig_stream_free(0, streams[i]);
+  }
+  tandem_load_destroy(second);
+  rig_payload_free(&payload);
+}
+
+/* ---------------------------------------------------------------- failures */
+
+static void a_failure_at_any_step_of_a_run_leaves_the_load_usable(void **state) {
+  (void)state;
+  struct rig_payload payload = rig_mlp(&rig_dynamic, 0);
+  struct tandem_load *load = rig_load(&payload, NULL);
+  const enum standin_step steps[] = {STANDIN_INPUT_SHAPE, STANDIN_INFER, STANDIN_ADDRESS, STANDIN_ENQUEUE};
+  float x[64], y[32];
+  struct tandem_error error;
+  rig_fill(x, 64, 1);
+  for (size_t i = 0; i < sizeof steps / sizeof *steps; i++)
+    for (int how = STANDIN_FAIL_PLAIN; how <= STANDIN_FAIL_SILENT; how++) {
+      int rows = 1 + (int)(i * 3 + (size_t)how) % 8;
+      struct tandem_tensor input = rig_tensor(x, TANDEM_FLOAT32, 2, rows, 8),
+                           output = rig_tensor(y, TANDEM_FLOAT32, 2, rows, 4);
+      struct tandem_run_desc run = {
+          .inputs = &input, .input_count = 1, .outputs = &output, .output_count = 1};
+      rig_library->fail_at(steps[i], 1, (enum standin_failure)how);
+      enum tandem_status status = rig_run(load, &run, &error);
+      assert_int_not_equal(status, TANDEM_OK);
+      if (how == STANDIN_FAIL_OUT_OF_MEMORY)
+        assert_int_equal(status, TANDEM_OUT_OF_MEMORY);
+      rig_library->fail_at(steps[i], 0, STANDIN_FAIL_PLAIN);
+      rig_expect_mlp(load, &rig_dynamic, rows, 3);
+    }
+  tandem_load_destroy(load);
+  rig_payload_free(&payload);
+}
+
+static void a_failing_driver_call_of_a_run_leaves_the_load_usable(void **state) {
+  (void)state;
+  struct rig_payload payload = rig_mlp(&rig_dynamic, 0);
+  struct tandem_load *load = rig_load(&payload, NULL);
+  const char *const calls[] = {"cuMemAlloc",          "cuMemcpyHtoDAsync",
+                               "cuMemcpyDtoHAsync",   "cuStreamSynchronize",
+                               "cuStreamIsCapturing", "cuMemsetD8Async",
+                               "cuLaunchKernel",      "cuPointerGetAttributes",
+                               "cuMemAlloc",          "cuThreadExchangeStreamCaptureMode"};
+  float x[64], y[32];
+  rig_fill(x, 64, 1);
+  for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
+    for (unsigned nth = 1; nth <= 3; nth++) {
+      int rows = 1 + (int)(i + nth) % 8;
+      struct tandem_tensor input = rig_tensor(x, TANDEM_FLOAT32, 2, rows, 8),
+                           output = rig_tensor(y, TANDEM_FLOAT32, 2, rows, 4);
+      struct tandem_run_desc run = {
+          .inputs = &input, .input_count = 1, .outputs = &output, .output_count = 1};
+      struct tandem_error error;
+      rig_device->fail_at(calls[i], nth, CU_OUT_OF_MEMORY);
+      enum tandem_status status = rig_run(load, &run, &error);
+      rig_device->fail_at(NULL, 0, 0);
+      if (status != TANDEM_OK)
+        assert_int_equal(status, TANDEM_OUT_OF_MEMORY);
+      rig_expect_mlp(load, &rig_dynamic, rows, 3);
+    }
+  tandem_load_destroy(load);
+  rig_payload_free(&payload);
+}
+
+static void a_context_that_cannot_be_made_leaves_nothing(void **state) {
+  (void)state;
+  struct rig_payload payload = rig_mlp(&rig_dynamic, 0);
+  struct tandem_load *healthy = rig_load(&payload, NULL), *load = NULL;
+  struct standin_cuda_live before, after;
+  struct tandem_error error;
+  rig_device->live(&before);
+  for (int i = 0; i < 100; i++) {
+    if (i % 2 == 0)
+      rig_library->fail_at(STANDIN_CONTEXT, 1, STANDIN_FAIL_OUT_OF_MEMORY);
+    else
+      rig_device->fail_at("cuEventCreate", 1, CU_OUT_OF_MEMORY);
+    assert_int_equal(rig_try_load(&payload, &load, &error, NULL), TANDEM_OUT_OF_MEMORY);
+    rig_device->fail_at(NULL, 0, 0);
+  }
+  rig_device->live(&after);
+  assert_memory_equal(&before, &after, sizeof before);
+  assert_int_equal(rig_info(healthy).users, 1);
+  rig_expect_mlp(healthy, &rig_dynamic, 3, 1);
+  tandem_load_destroy(healthy);
+  rig_payload_free(&payload);
+}
+
+int main(int argc, char **argv) {
+  int failed = rig_start(argc, argv);
+  if (failed)
+    return failed;
+  const struct CMUnitTest tests[] = {
+      RIG_TEST(host_tensors_are_staged_and_give_the_right_numbers),
+      RIG_TEST(a_repeated_run_allocates_nothing_and_tells_the_library_nothing),
+      RIG_TEST(device_memory_is_bound_in_place),
+      RIG_TEST(pinned_managed_and_registered_memory_is_bound_in_place),
+      RIG_TEST(pageable_memory_is_bound_only_when_the_device_reads_it_through_the_hosts_page_tables),
+      RIG_TEST(memory_of_another_device_is_refused_by_name_unless_it_is_mapped),
+      RIG_TEST(an_aliased_cache_is_updated_in_place_and_copied_to_an_output_that_asks_for_it),
+      RIG_TEST(aliases_that_the_engine_does_not_have_are_refused),
+      RIG_TEST(bindings_that_the_engine_does_not_have_are_refused),
+      RIG_TEST(without_bindings_names_and_order_come_from_the_engine),
+      RIG_TEST(bounds_are_those_of_the_chosen_profile),
+      RIG_TEST(shape_tensors_are_read_and_written_on_the_host_and_noticed_when_they_change),
+      RIG_TEST(profile_auto_switches_on_the_loads_own_context),
+      RIG_TEST(empty_tensors_run),
+      RIG_TEST(outputs_whose_size_depends_on_the_data_are_resized),
+      RIG_TEST(an_output_without_room_is_refused_and_the_load_goes_on),
+      RIG_TEST(a_run_on_the_callers_stream_returns_when_it_is_done),
+      RIG_TEST(a_run_that_returns_early_hands_out_its_event),
+      RIG_TEST(runs_of_one_load_are_in_order_on_different_streams),
+      RIG_TEST(unloading_waits_for_its_own_work_only),
+      RIG_TEST(a_failure_at_any_step_of_a_run_leaves_the_load_usable),
+      RIG_TEST(a_failing_driver_call_of_a_run_leaves_the_load_usable),
+      RIG_TEST(a_context_that_cannot_be_made_leaves_nothing),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
+}
