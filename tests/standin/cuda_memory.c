@@ -444,6 +444,7 @@ enum {
 };
 
 static int write_attribute(const struct block *block, uint64_t address, int attribute, void *value) {
+  struct context *current = NULL;
   bool on_device = block->kind == BLOCK_DEVICE || block->kind == BLOCK_MANAGED;
   uint64_t wide = 0;
   size_t size = sizeof(uint64_t);
@@ -456,6 +457,10 @@ static int write_attribute(const struct block *block, uint64_t address, int attr
     size = sizeof(uint32_t);
     break;
   case ATTRIBUTE_DEVICE_POINTER:
+    /* Memory of another device has an address here only while it is mapped for this one (seen on two H200). */
+    if (block->kind == BLOCK_DEVICE && current_locked(&current) == CU_OK && block->device != current->device &&
+        !(current->peers >> block->device & 1))
+      return CU_INVALID_VALUE;
     wide = address;
     break;
   case ATTRIBUTE_HOST_POINTER:
