@@ -120,7 +120,8 @@ struct event {
 struct graph {
   struct graph *next;
   bool is_instance;
-  struct op *ops; /* owned array */
+  struct context *context; /* that of the captured stream, or of the instantiation */
+  struct op *ops;          /* owned array */
   size_t count, capacity;
 };
 

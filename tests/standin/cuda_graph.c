@@ -117,6 +117,7 @@ EXPORT int cuStreamBeginCapture_v2(void *handle, int mode) {
     result = CU_INVALID_VALUE;
   struct capture *capture = result ? NULL : calloc(1, sizeof *capture);
   if (capture && (capture->graph = make_graph_locked(false))) {
+    capture->graph->context = stream->context;
     capture->origin = stream;
     capture->thread = this_thread();
     capture->mode = mode;
@@ -233,6 +234,7 @@ EXPORT int cuGraphInstantiateWithFlags(void **instance, void *handle, unsigned l
     result = CU_INVALID_VALUE;
   struct graph *made = result ? NULL : make_graph_locked(true);
   if (made) {
+    made->context = graph->context;
     made->ops = calloc(graph->count + 1, sizeof *made->ops);
     for (size_t i = 0; made->ops && i < graph->count; i++, made->count++)
       copy_op_locked(&made->ops[i], &graph->ops[i]);
@@ -252,6 +254,8 @@ EXPORT int cuGraphLaunch(void *handle, void *stream_handle) {
   struct graph *graph = result ? NULL : find_graph_locked(handle, true);
   if (!result && !graph)
     result = CU_INVALID_VALUE;
+  if (!result && (graph->context != stream->context || stream->is_green))
+    result = CU_INVALID_CONTEXT;
   for (size_t i = 0; !result && i < graph->count; i++) {
     struct op op;
     copy_op_locked(&op, &graph->ops[i]);

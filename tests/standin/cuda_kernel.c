@@ -124,7 +124,10 @@ EXPORT int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsi
     return CU_INVALID_VALUE;
   lock();
   struct stream *stream;
+  struct context *context;
   int result = find_stream_locked(handle, &stream);
+  if (!result && !current_locked(&context) && context != stream->context)
+    result = CU_INVALID_HANDLE;
   if (!result) {
     struct op op = {.kind = OP_KERNEL, .kernel = (int)kernel, .grid = {grid_x, grid_y}};
     for (int i = 0; i < PARAMETERS_MAX && kernels[kernel].sizes[i]; i++)

@@ -457,9 +457,10 @@ static int write_attribute(const struct block *block, uint64_t address, int attr
     size = sizeof(uint32_t);
     break;
   case ATTRIBUTE_DEVICE_POINTER:
-    /* Memory of another device has an address here only while it is mapped for this one (seen on two H200). */
-    if (block->kind == BLOCK_DEVICE && current_locked(&current) == CU_OK && block->device != current->device &&
-        !(current->peers >> block->device & 1))
+    /* Memory of another device has an address here only while it is mapped for this one (seen on two H200).
+     */
+    if (block->kind == BLOCK_DEVICE && current_locked(&current) == CU_OK &&
+        block->device != current->device && !(current->peers >> block->device & 1))
       return CU_INVALID_VALUE;
     wide = address;
     break;

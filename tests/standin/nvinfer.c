@@ -307,7 +307,8 @@ static uint64_t trapped(void *self, int slot) {
 #define TEN(X, t) X(t##0) X(t##1) X(t##2) X(t##3) X(t##4) X(t##5) X(t##6) X(t##7) X(t##8) X(t##9)
 #define ALL_SLOTS(X)                                                                                         \
   X(0)                                                                                                       \
-  X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) TEN(X, 1) TEN(X, 2) TEN(X, 3) TEN(X, 4) TEN(X, 5) TEN(X, 6)   \
+  X(1)                                                                                                       \
+  X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) TEN(X, 1) TEN(X, 2) TEN(X, 3) TEN(X, 4) TEN(X, 5) TEN(X, 6)        \
       TEN(X, 7)
 ALL_SLOTS(TRAP)
 
@@ -1864,6 +1865,7 @@ static const struct implementation {
     ENGINE(0, "createExecutionContext", "create_execution_context|strategy", create_context),
     ENGINE(0, "createExecutionContextWithoutDeviceMemory", NULL, create_context_without_memory),
     ENGINE(0, "getDeviceMemorySize", NULL, get_most_scratch),
+    ENGINE(0, "getDeviceMemorySizeForProfile", NULL, get_profile_scratch),
     ENGINE(0, "isRefittable", "refittable (get)", is_refittable),
     ENGINE(0, "getName", "name (get)", get_engine_name),
     ENGINE(0, "getNbOptimizationProfiles", "num_optimization_profiles (get)", count_profiles),

@@ -113,16 +113,24 @@ static struct standin_layer_record *add_layer(struct standin_plan *plan) {
   return layer;
 }
 
-float standin_weight(uint32_t seed, uint64_t index, int64_t k) {
+static float scale_of(int64_t k) {
+  float scale = 1.0f;
+  for (int64_t i = 1; i < k; i *= 4)
+    scale /= 2.0f;
+  return scale;
+}
+
+static float unscaled_weight(uint32_t seed, uint64_t index) {
   uint32_t mixed = (seed + 1u) * 2654435761u ^ ((uint32_t)index + 1u) * 2246822519u;
   mixed ^= mixed >> 15;
   mixed *= 3266489917u;
   mixed ^= mixed >> 13;
   static const float values[4] = {-2.0f, -1.0f, 1.0f, 2.0f};
-  float scale = 1.0f;
-  for (int64_t i = 1; i < k; i *= 4)
-    scale /= 2.0f;
-  return values[mixed & 3u] * scale;
+  return values[mixed & 3u];
+}
+
+float standin_weight(uint32_t seed, uint64_t index, int64_t k) {
+  return unscaled_weight(seed, index) * scale_of(k);
 }
 
 void standin_plan_gemm(struct standin_plan *plan, int32_t a, int32_t y, int64_t k, int64_t n,
@@ -144,9 +152,9 @@ void standin_plan_gemm(struct standin_plan *plan, int32_t a, int32_t y, int64_t 
   if (!layer)
     return;
   memset(plan->weights + plan->header.weights_size, 0, at - plan->header.weights_size);
-  bool stripped = plan->header.flags & STANDIN_PLAN_STRIPPED;
+  float scale = plan->header.flags & STANDIN_PLAN_STRIPPED ? 0.0f : scale_of(k);
   for (uint64_t i = 0; i < count; i++) {
-    float weight = stripped ? 0.0f : standin_weight(seed, i, k);
+    float weight = unscaled_weight(seed, i) * scale + 0.0f; /* no minus zero in a stripped plan */
     memcpy(plan->weights + at + i * sizeof weight, &weight, sizeof weight);
   }
   plan->header.weights_size = end;

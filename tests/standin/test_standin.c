@@ -507,6 +507,73 @@ static void a_captured_run_replays(void **state) {
   destroy(engine);
 }
 
+struct runner {
+  void *engine;
+  float x[16], y[8];
+  bool done;
+};
+
+static void *run_many(void *argument) {
+  struct runner *runner = argument;
+  void *cuda_context, *own_stream;
+  if (cuda.primary_retain(&cuda_context, 0) || cuda.context_push(cuda_context) ||
+      cuda.stream_create(&own_stream, 1))
+    return NULL;
+  void *context = CALL(void *, runner->engine, slots.create_context, int32_t)(impl(runner->engine), 0);
+  uint64_t in = 0, out = 0;
+  runner->done = context && !cuda.allocate(&in, sizeof runner->x) && !cuda.allocate(&out, sizeof runner->y) &&
+                 !cuda.copy_to(in, runner->x, sizeof runner->x) && set_address(context, "x", in) &&
+                 set_address(context, "y", out);
+  for (int i = 0; i < 50 && runner->done; i++)
+    runner->done = CALL(_Bool, context, slots.enqueue, void *)(impl(context), own_stream) &&
+                   !cuda.stream_synchronize(own_stream);
+  cuda.copy_from(runner->y, out, sizeof runner->y);
+  cuda.release(in);
+  cuda.release(out);
+  if (context)
+    destroy(context);
+  cuda.stream_destroy(own_stream);
+  cuda.context_pop(NULL);
+  cuda.primary_release(0);
+  return NULL;
+}
+
+static void contexts_of_one_engine_run_at_once(void **state) {
+  (void)state;
+  enum { RUNNERS = 4 };
+  struct runner runners[RUNNERS] = {0};
+  pthread_t threads[RUNNERS];
+  void *engine = sample("mlp");
+  for (int i = 0; i < RUNNERS; i++) {
+    runners[i].engine = engine;
+    fill(runners[i].x, 16);
+    runners[i].x[i] += 3.0f;
+    assert_int_equal(pthread_create(&threads[i], NULL, run_many, &runners[i]), 0);
+  }
+  for (int i = 0; i < RUNNERS; i++) {
+    float expected[8];
+    pthread_join(threads[i], NULL);
+    assert_true(runners[i].done);
+    standin_mlp_expect(&mlp, runners[i].x, 2, expected);
+    assert_memory_equal(runners[i].y, expected, sizeof expected);
+  }
+  destroy(engine);
+}
+
+static void wrong_order_of_destruction_is_noticed(void **state) {
+  (void)state;
+  void *engine = sample("mlp"), *other = NULL;
+  struct standin_counts before, after;
+  control->counts(&before);
+  cuda.context_create(&other, 0, 0);
+  assert_null(CALL(void *, engine, slots.create_context, int32_t)(impl(engine), 0));
+  cuda.context_destroy(other);
+  control->counts(&after);
+  assert_int_equal(after.misuses, before.misuses + 1);
+  destroy(engine);
+  control->reset();
+}
+
 static void a_missing_slot_is_named(void **state) {
   (void)state;
   struct standin_counts before, after;
@@ -546,44 +613,90 @@ static void nothing_is_left(void **state) {
 
 /* ---------------------------------------------------------------- start */
 
-static bool start(const char *which, void **library) {
-  bool real = getenv("STANDIN_TEST_DRIVER") && strcmp(getenv("STANDIN_TEST_DRIVER"), "real") == 0;
-  if (!real)
-    setenv("TANDEM_CUDA_LIBRARY", TANDEM_STANDIN_DIR "/cuda/libcuda.so.1", 1);
+static bool find_libraries(const char *which, bool real, void **library) {
   product = strcmp(which, "10") == 0 ? 10 : strcmp(which, "11") == 0 ? 11 : 1;
   slots = product == 10 ? slots_10 : slots_11;
   logger.vptr = product == 10 ? logger_10 : logger_11;
   const char *path = product == 10   ? TANDEM_STANDIN_DIR "/10/libnvinfer.so.10"
                      : product == 11 ? TANDEM_STANDIN_DIR "/11/libnvinfer.so.11"
                                      : TANDEM_STANDIN_DIR "/rtx/libtensorrt_rtx.so.1";
-  char why[256];
+  if (!real)
+    setenv("TANDEM_CUDA_LIBRARY", TANDEM_STANDIN_DIR "/cuda/libcuda.so.1", 0);
   *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-  if (!*library || !driver_open(&cuda, why, sizeof why)) {
-    fprintf(stderr, "test_standin: %s\n", *library ? why : dlerror());
+  if (!*library) {
+    fprintf(stderr, "test_standin: %s\n", dlerror());
     return false;
   }
   const struct standin_nvinfer *(*get)(void);
   *(void **)&get = dlsym(*library, "standin_nvinfer_control");
   control = get();
+  void *(*create)(void *, int32_t);
+  *(void **)&create = dlsym(*library, "createInferRuntime_INTERNAL");
+  lines[0] = '\0';
+  runtime = create(&logger, 0);
+  return true;
+}
+
+static bool start(bool real) {
+  char why[256];
+  if (!driver_open(&cuda, why, sizeof why)) {
+    fprintf(stderr, "test_standin: %s\n", why);
+    return false;
+  }
   if (!real) {
     const struct standin_cuda *(*get_cuda)(void);
     *(void **)&get_cuda = dlsym(dlopen(getenv("TANDEM_CUDA_LIBRARY"), RTLD_NOW), "standin_cuda_control");
     cuda_control = get_cuda();
   }
-  void *(*create)(void *, int32_t);
-  *(void **)&create = dlsym(*library, "createInferRuntime_INTERNAL");
   void *context;
-  runtime = create(&logger, 0);
   return (uintptr_t)runtime > 4096 && cuda.primary_retain(&context, 0) == 0 &&
          cuda.context_push(context) == 0 && cuda.stream_create(&stream, 1) == 0;
 }
 
+/* TANDEM_CUDA_LIBRARY names nothing: as the real libraries, TensorRT makes no runtime, RTX makes one. */
+static bool goes_as_far_as_without_a_driver(void) {
+  size_t size;
+  if (product != 1)
+    return runtime == (void *)0x228 && strstr(lines, "CUDA initialization failure with error: 35");
+  void *bytes = standin_sample_bytes("mlp", &size);
+  bool refused =
+      !deserialize(bytes, size) && strstr(lines, "cudaError 35") && strstr(lines, "catchCudaError");
+  free(bytes);
+  destroy(runtime);
+  return refused;
+}
+
+/* STANDIN_FAIL=deserialize:2:out_of_memory STANDIN_SAY=deserialize STANDIN_CUDA_FAIL=cuMemAlloc:2:2 */
+static bool follows_orders_of_the_environment(void) {
+  size_t size;
+  void *bytes = standin_sample_bytes("mlp", &size);
+  void *engine = deserialize(bytes, size);
+  bool followed = engine && strstr(lines, "a line from a thread of the library");
+  followed &= !deserialize(bytes, size) && strstr(lines, "OutOfMemory (Requested size was 1048576 bytes");
+  followed &= !deserialize(bytes, size) && strstr(lines, "OutOfMemory (Requested size was ");
+  if (engine)
+    destroy(engine);
+  engine = deserialize(bytes, size);
+  followed &= engine != NULL;
+  if (engine)
+    destroy(engine);
+  free(bytes);
+  return followed;
+}
+
 int main(int argc, char **argv) {
   void *library;
-  if (argc != 2 || !start(argv[1], &library)) {
-    fprintf(stderr, "test_standin: expected 10, 11 or rtx, and a driver\n");
+  bool real = getenv("STANDIN_TEST_DRIVER") && strcmp(getenv("STANDIN_TEST_DRIVER"), "real") == 0;
+  if (argc < 2 || !find_libraries(argv[1], real, &library)) {
+    fprintf(stderr, "test_standin: expected 10, 11 or rtx\n");
     return 1;
   }
+  if (argc > 2 && strcmp(argv[2], "no-driver") == 0)
+    return !goes_as_far_as_without_a_driver();
+  if (!start(real))
+    return 1;
+  if (argc > 2)
+    return !follows_orders_of_the_environment();
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_plan_runs_later_on_its_stream),
       cmocka_unit_test(every_byte_of_the_weights_shows),
@@ -597,6 +710,8 @@ int main(int argc, char **argv) {
       cmocka_unit_test(ordered_failures_come_at_their_call),
       cmocka_unit_test(a_full_device_is_told_and_left_clean),
       cmocka_unit_test(a_captured_run_replays),
+      cmocka_unit_test(contexts_of_one_engine_run_at_once),
+      cmocka_unit_test(wrong_order_of_destruction_is_noticed),
       cmocka_unit_test(a_missing_slot_is_named),
       cmocka_unit_test_prestate(a_failed_runtime_is_no_null, library),
       cmocka_unit_test(nothing_is_left),
