@@ -597,7 +597,8 @@ static enum tandem_status make_host_room(struct tensor *tensor, size_t bytes, st
   tensor->host = host;
   tensor->host_size = size;
   tensor->bound = NULL;
-  tensor->dims.rank = -1;
+  if (!tensor->output)
+    tensor->dims.rank = -1;
   return TANDEM_OK;
 }
 
@@ -935,6 +936,29 @@ static int32_t order(struct run *run) {
   return td_cuda.stream_await_event(run->stream, self->event, 0);
 }
 
+/* Between host memory and a buffer. Memory that is registered in part is copied part by part: the driver
+ * takes no copy that leaves a registration. */
+static int32_t copy_host(struct run *run, uint64_t device, void *host, size_t size, bool out) {
+  int32_t code = TD_CUDA_OK;
+  while (code == TD_CUDA_OK && size > 0) {
+    size_t part = td_cuda_locate(run->self->cuda, host, size).inside;
+    code = out ? td_cuda.copy_out(host, device, part, run->stream)
+               : td_cuda.copy_in(device, host, part, run->stream);
+    host = (unsigned char *)host + part;
+    device += part;
+    size -= part;
+  }
+  return code;
+}
+
+/* The same for the memory of a tensor, which was located already. */
+static int32_t copy_tensor(struct run *run, const struct tensor *tensor, void *host, bool out) {
+  if (tensor->pointer.inside != tensor->bytes)
+    return copy_host(run, tensor->address, host, tensor->bytes, out);
+  return out ? td_cuda.copy_out(host, tensor->address, tensor->bytes, run->stream)
+             : td_cuda.copy_in(tensor->address, host, tensor->bytes, run->stream);
+}
+
 static int32_t copy_inputs(struct run *run) {
   struct context *self = run->self;
   int32_t code = TD_CUDA_OK;
@@ -945,7 +969,7 @@ static int32_t copy_inputs(struct run *run) {
     run->queued = true;
     code = tensor->pointer.place == TD_CUDA_DEVICE
                ? td_cuda.copy_within(tensor->address, tensor->pointer.address, tensor->bytes, run->stream)
-               : td_cuda.copy_in(tensor->address, tensor->data, tensor->bytes, run->stream);
+               : copy_tensor(run, tensor, (void *)(uintptr_t)tensor->data, false);
   }
   return code;
 }

@@ -548,7 +548,8 @@ enum tandem_status td_cuda_memory(const struct tandem_resolution *resolution, ui
 /* ---------------------------------------------------------------- memory */
 
 struct td_cuda_pointer td_cuda_locate(struct td_cuda_context *context, const void *data, size_t size) {
-  struct td_cuda_pointer pointer = {.address = (uint64_t)(uintptr_t)data, .owner = context->device_id};
+  struct td_cuda_pointer pointer = {
+      .address = (uint64_t)(uintptr_t)data, .owner = context->device_id, .inside = size};
   uint32_t type = 0, managed = 0;
   int32_t owner = -1;
   uint64_t device_address = 0, begin = 0;
@@ -567,9 +568,10 @@ struct td_cuda_pointer td_cuda_locate(struct td_cuda_context *context, const voi
   } else if (pointer.managed) {
     pointer.place = TD_CUDA_DEVICE;
   } else if (type == MEMORY_HOST) {
-    bool inside = extent == 0 ||
-                  (pointer.address >= begin && size <= extent && pointer.address - begin <= extent - size);
-    if (device_address != 0 && inside) {
+    uint64_t at = pointer.address - begin;
+    if (extent > 0 && at < extent && size > extent - at)
+      pointer.inside = (size_t)(extent - at);
+    if (device_address != 0 && pointer.inside == size) {
       pointer.place = TD_CUDA_MAPPED;
       pointer.address = device_address;
     } else {

@@ -300,6 +300,7 @@ struct td_cuda_pointer {
   enum td_cuda_place place;
   int32_t owner;
   bool managed;
+  size_t inside; /* bytes from here on that lie in one registration; a copy may not go past its end */
 };
 /* What `size` bytes at a caller's pointer are, as the driver tells. Between enter and leave. */
 struct td_cuda_pointer td_cuda_locate(struct td_cuda_context *context, const void *data, size_t size);
