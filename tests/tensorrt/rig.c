@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+static const char cuda_path[] = TANDEM_STANDIN_DIR "/cuda/libcuda.so.1";
+
 enum { LINES_MAX = 4096, OPTIONS_MAX = 8, SECONDS_MAX = 60 };
 
 const struct standin_cuda *rig_device;
@@ -50,17 +52,17 @@ int rig_start(int argc, char **argv) {
   char why[256];
   if (argc > 1)
     rig_layout = argv[1];
-  const char *path = strcmp(rig_layout, "10") == 0    ? TD_STANDIN_10
-                     : strcmp(rig_layout, "11") == 0  ? TD_STANDIN_11
-                     : strcmp(rig_layout, "rtx") == 0 ? TD_STANDIN_RTX
+  const char *path = strcmp(rig_layout, "10") == 0    ? TANDEM_STANDIN_DIR "/10/libnvinfer.so.10"
+                     : strcmp(rig_layout, "11") == 0  ? TANDEM_STANDIN_DIR "/11/libnvinfer.so.11"
+                     : strcmp(rig_layout, "rtx") == 0 ? TANDEM_STANDIN_DIR "/rtx/libtensorrt_rtx.so.1"
                                                       : NULL;
   if (!path) {
     fprintf(stderr, "layout %s, expected 10, 11 or rtx\n", rig_layout);
     return 1;
   }
-  setenv("TANDEM_CUDA_LIBRARY", TD_STANDIN_CUDA, 1);
+  setenv("TANDEM_CUDA_LIBRARY", cuda_path, 1);
   setenv("TANDEM_TENSORRT_LIBRARY", path, 1);
-  void *cuda = open_control(TD_STANDIN_CUDA, "standin_cuda_control");
+  void *cuda = open_control(cuda_path, "standin_cuda_control");
   void *nvinfer = open_control(path, "standin_nvinfer_control");
   if (!cuda || !nvinfer)
     return 1;

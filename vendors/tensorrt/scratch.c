@@ -21,15 +21,6 @@
 /* States below any address of a context. */
 enum { BLOCK_FREE = 0, BLOCK_LEASED = 1 };
 
-struct td_scratch_block {
-  _Atomic uintptr_t state;       /* BLOCK_FREE, BLOCK_LEASED, or the td_scratch whose run in flight has it */
-  _Atomic size_t size;           /* 0: no memory; changed under a lease */
-  uint64_t address;              /* under a lease */
-  void *event;                   /* of that run: borrowed, alive while it is the state's */
-  struct td_scratch_block *next; /* constant once linked */
-  struct td_scratch_block *linked; /* in a context's kept blocks, or being freed: under a lease */
-};
-
 static bool claim(struct td_scratch_block *block, uintptr_t from) {
   return atomic_compare_exchange_strong_explicit(&block->state, &from, BLOCK_LEASED, memory_order_acquire,
                                                  memory_order_relaxed);
@@ -97,6 +88,11 @@ void td_scratch_leave(struct td_cuda_context *cuda, struct td_scratch *scratch) 
 
 /* ---------------------------------------------------------------- lease */
 
+static struct td_scratch_block *new_block_locked(struct td_scratch_pool *pool) {
+  return pool->first_count < TD_SCRATCH_FIRST ? &pool->first[pool->first_count++]
+                                              : td_trt_host()->allocate(sizeof *pool->blocks);
+}
+
 /* The smallest block that fits, else the largest that does not, else a new one without memory; leased, *was
  * as above. NULL: none, or no memory for its record. */
 static struct td_scratch_block *find_locked(struct td_cuda_context *cuda, const struct td_scratch *scratch,
@@ -119,7 +115,7 @@ static struct td_scratch_block *find_locked(struct td_cuda_context *cuda, const 
     best = block;
     *was = state;
   }
-  if (best == NULL && may_allocate && (best = td_trt_host()->allocate(sizeof *best)) != NULL) {
+  if (best == NULL && may_allocate && (best = new_block_locked(&cuda->scratch)) != NULL) {
     atomic_init(&best->state, BLOCK_LEASED);
     best->next = cuda->scratch.blocks;
     cuda->scratch.blocks = best;
@@ -233,7 +229,8 @@ void td_scratch_fini(struct td_cuda_context *cuda, bool forget) {
     next = block->next;
     if (!forget)
       td_cuda_free(cuda, block->address);
-    td_trt_host()->release(block);
+    if (block < cuda->scratch.first || block >= cuda->scratch.first + TD_SCRATCH_FIRST)
+      td_trt_host()->release(block);
   }
   cuda->scratch.blocks = NULL;
 }

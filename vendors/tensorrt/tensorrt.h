@@ -236,11 +236,22 @@ struct td_cuda_buffer {
   size_t size;
 };
 enum { TD_CUDA_IDLE_MAX = 16 };
-struct td_scratch_block;
+/* See scratch.c. */
+struct td_scratch_block {
+  _Atomic uintptr_t state;         /* free, leased, or the td_scratch whose run in flight has it */
+  _Atomic size_t size;             /* 0: no memory; changed under a lease */
+  uint64_t address;                /* under a lease */
+  void *event;                     /* of that run: borrowed, alive while it is the state's */
+  struct td_scratch_block *next;   /* constant once linked */
+  struct td_scratch_block *linked; /* in a context's kept blocks, or being freed: under a lease */
+};
+enum { TD_SCRATCH_FIRST = 8 };
 struct td_scratch_pool {
   struct tandem_host_lock lock;
-  struct td_scratch_block *blocks; /* owned; guarded by lock, blocks are added and never taken out */
-  size_t users;                    /* contexts that lease here; guarded by lock */
+  struct td_scratch_block *blocks;                 /* guarded by lock; blocks are added and never taken out */
+  struct td_scratch_block first[TD_SCRATCH_FIRST]; /* the first ones; later ones are allocated */
+  size_t first_count;                              /* guarded by lock */
+  size_t users;                                    /* contexts that lease here; guarded by lock */
 };
 
 /* A context of one device that engines hold: the primary one, retained, or the caller's. One a device and
