@@ -238,12 +238,14 @@ static double scale_of(int64_t inputs) {
 static void add_policy(struct network *network, uint64_t size_mib) {
   int64_t width = size_mib < 16 ? 256 : 512;
   uint64_t block_bytes = (uint64_t)(2 * MLP * width * width + PATCHES * PATCHES) * sizeof(float);
-  uint64_t block_count = (size_mib << 20) / block_bytes;
+  uint64_t rest_bytes = (uint64_t)((PATCH_SIZE + STATE + ACTION) * width + CHUNK * PATCHES) * sizeof(float);
+  uint64_t block_count =
+      ((size_mib << 20) - rest_bytes + block_bytes / 2) / block_bytes; /* 1 from 4 MiB on */
   struct object *image = add_input(network, &plan_io[0]), *state = add_input(network, &plan_io[1]);
   struct object *h =
       add_product(network, image, add_weights(network, PATCH_SIZE, width, scale_of(PATCH_SIZE)));
   h = add_sum(network, h, add_product(network, state, add_weights(network, STATE, width, scale_of(STATE))));
-  for (uint64_t i = 0; i < (block_count ? block_count : 1) && !network->failed; i++) {
+  for (uint64_t i = 0; i < block_count && !network->failed; i++) {
     h = add_sum(network, h,
                 add_product(network, add_weights(network, PATCHES, PATCHES, 0.5 * scale_of(PATCHES)), h));
     struct object *u = add_product(network, h, add_weights(network, width, MLP * width, scale_of(width)));
