@@ -743,6 +743,13 @@ static enum tandem_status infer_shapes(struct run *run) {
     if (late && !tensor->late &&
         !td_trt_context_set_allocator(self->trt, tensor->name, &self->allocators[i - self->input_count].base))
       return refuse(run, TANDEM_INTERNAL, "take an allocator for an output whose shape depends on the data");
+    if (late && self->graphs != NULL) {
+      td_trt_say(TANDEM_LOG_WARNING,
+                 "cuda_graph: runs are not recorded: the shape of output %s depends on the data",
+                 tensor->name);
+      td_graphs_destroy(self->graphs, self->cuda); /* nothing was recorded: this is the first run */
+      self->graphs = NULL;
+    }
     tensor->late = tensor->late || late;
     self->waits = self->waits || tensor->on_host;
   }
@@ -910,9 +917,7 @@ static enum tandem_status lease_scratch(struct run *run) {
     return TANDEM_OK;
   /* An engine that needs scratch for some shape wants an address for every one. */
   size_t size = self->scratch_size > 0 ? self->scratch_size : 1;
-  int32_t code = td_scratch_lease(self->cuda, &self->scratch, size, !run->captured, &address);
-  if (code == TD_CUDA_NOT_READY)
-    return refuse_capture(run, "scratch would have to be allocated, since other loads have what there is");
+  int32_t code = td_scratch_lease(self->cuda, &self->scratch, size, &address);
   if (code != TD_CUDA_OK) {
     snprintf(step, sizeof step, "allocate %zu bytes of scratch", size);
     return td_cuda_fail(self->cuda, code, step, run->error);
@@ -989,19 +994,12 @@ static size_t write_key(struct context *self) {
   return used;
 }
 
-static bool has_late_output(const struct context *self) {
-  for (size_t i = self->input_count; i < count_of(self); i++)
-    if (self->tensors[i].late)
-      return true;
-  return false;
-}
-
 static enum tandem_status enqueue(struct run *run) {
   struct context *self = run->self;
   int32_t code = TD_CUDA_OK;
   enum td_graph_result result = TD_GRAPH_PLAIN;
   run->queued = true;
-  if (self->graphs != NULL && self->warm && !run->captured && !has_late_output(self)) {
+  if (self->graphs != NULL && self->warm && !run->captured) {
     struct td_graph_request request = {.context = self->trt,
                                        .stream = run->stream,
                                        .foreign = run->desc->stream != NULL,

@@ -49,11 +49,11 @@ void td_trt_capture_unlock(void) {
 struct td_graphs *td_graphs_create(struct td_cuda_context *cuda, const char *reason) {
   int32_t driver = td_cuda_driver_version();
   if (reason != NULL) {
-    td_trt_say(TANDEM_LOG_INFO, "cuda_graph: runs are not recorded: %s", reason);
+    td_trt_say(TANDEM_LOG_WARNING, "cuda_graph: runs are not recorded: %s", reason);
     return NULL;
   }
   if (driver < DRIVER_MIN || td_cuda.stream_context == NULL) {
-    td_trt_say(TANDEM_LOG_INFO,
+    td_trt_say(TANDEM_LOG_WARNING,
                "cuda_graph: runs are not recorded: the driver is of CUDA %d.%d, 12.5 or later is needed",
                driver / 1000, driver % 1000 / 10);
     return NULL;
@@ -98,7 +98,7 @@ static bool takes_graphs(struct td_graphs *graphs, struct td_cuda_context *cuda,
   bool ours = code == TD_CUDA_OK && green == NULL && context == cuda->handle;
   if (!ours && !graphs->told_stream) {
     graphs->told_stream = true;
-    td_trt_say(TANDEM_LOG_INFO, "cuda_graph: runs on the caller's stream go plainly: it %s",
+    td_trt_say(TANDEM_LOG_WARNING, "cuda_graph: runs on the caller's stream go plainly: it %s",
                code != TD_CUDA_OK ? "does not tell its CUDA context"
                : green != NULL    ? "belongs to a green context"
                                   : "belongs to another CUDA context than the engine");

@@ -96,7 +96,7 @@ static struct td_scratch_block *new_block_locked(struct td_scratch_pool *pool) {
 /* The smallest block that fits, else the largest that does not, else a new one without memory; leased, *was
  * as above. NULL: none, or no memory for its record. */
 static struct td_scratch_block *find_locked(struct td_cuda_context *cuda, const struct td_scratch *scratch,
-                                            size_t size, bool may_allocate, uintptr_t *was) {
+                                            size_t size, uintptr_t *was) {
   struct td_scratch_block *best = NULL;
   for (struct td_scratch_block *block = cuda->scratch.blocks; block != NULL; block = block->next) {
     uintptr_t state;
@@ -106,7 +106,7 @@ static struct td_scratch_block *find_locked(struct td_cuda_context *cuda, const 
     bool fits = have >= size, best_fits = best != NULL && best_size >= size;
     bool better = best == NULL || (fits && !best_fits) || (fits && have < best_size) ||
                   (!fits && !best_fits && have > best_size);
-    if (!better || (!fits && !may_allocate)) {
+    if (!better) {
       unclaim(block, state);
       continue;
     }
@@ -115,7 +115,7 @@ static struct td_scratch_block *find_locked(struct td_cuda_context *cuda, const 
     best = block;
     *was = state;
   }
-  if (best == NULL && may_allocate && (best = new_block_locked(&cuda->scratch)) != NULL) {
+  if (best == NULL && (best = new_block_locked(&cuda->scratch)) != NULL) {
     atomic_init(&best->state, BLOCK_LEASED);
     best->next = cuda->scratch.blocks;
     cuda->scratch.blocks = best;
@@ -140,7 +140,7 @@ static int32_t grow(struct td_cuda_context *cuda, struct td_scratch_block *block
 }
 
 int32_t td_scratch_lease(struct td_cuda_context *cuda, struct td_scratch *scratch, size_t size,
-                         bool may_allocate, uint64_t *address) {
+                         uint64_t *address) {
   struct td_scratch_block *block = scratch->block;
   uintptr_t was = BLOCK_FREE;
   int32_t code = TD_CUDA_OK;
@@ -162,13 +162,13 @@ int32_t td_scratch_lease(struct td_cuda_context *cuda, struct td_scratch *scratc
   }
   if (block == NULL) {
     td_trt_host()->lock_alone(&cuda->scratch.lock);
-    block = find_locked(cuda, scratch, size, may_allocate, &was);
+    block = find_locked(cuda, scratch, size, &was);
     td_trt_host()->unlock(&cuda->scratch.lock);
     if (block != NULL && size_of(block) < size)
       code = grow(cuda, block, was, size);
   }
   if (block == NULL)
-    return may_allocate ? TD_CUDA_OUT_OF_MEMORY : TD_CUDA_NOT_READY;
+    return TD_CUDA_OUT_OF_MEMORY;
   if (code != TD_CUDA_OK) {
     unclaim(block, BLOCK_FREE);
     return code;

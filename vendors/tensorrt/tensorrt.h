@@ -351,10 +351,9 @@ struct td_scratch {
 void td_scratch_join(struct td_cuda_context *cuda, struct td_scratch *scratch);
 /* Gives back everything; the context's work must be done. Scratch beyond one a context is freed. */
 void td_scratch_leave(struct td_cuda_context *cuda, struct td_scratch *scratch);
-/* At least `size` bytes, size > 0, for one run; the driver's code. Without `may_allocate` only what is there
- * already: TD_CUDA_NOT_READY when that does not do. */
+/* At least `size` bytes, size > 0, for one run; the driver's code. */
 int32_t td_scratch_lease(struct td_cuda_context *cuda, struct td_scratch *scratch, size_t size,
-                         bool may_allocate, uint64_t *address);
+                         uint64_t *address);
 /* Ends the lease: at once, or when `event`, which is the context's own, has completed. */
 void td_scratch_return(struct td_scratch *scratch, void *event);
 /* The leased scratch stays the context's own: a captured graph has its address. */
