@@ -55,7 +55,7 @@ static uint64_t charged(const struct block *block) {
 
 /* A free piece of the device's addresses, never one that was used lately. */
 static uint64_t take_address_locked(struct device *device, size_t size) {
-  uint64_t needed = (size + 2 * GAP - 1) / GAP * GAP;
+  uint64_t needed = (size + GAP + GAP - 1) / GAP * GAP;
   if (needed > device->range_size)
     return 0;
   for (int round = 0; round < 2; round++) {
