@@ -392,6 +392,15 @@ static enum tandem_status check_input(const struct tandem_tensor *tensor, const 
   return TANDEM_OK;
 }
 
+/* How many outputs a run gives: all, or, when it leaves them out, those that update no input. */
+static bool check_output_count(const struct tandem_context_io *io, size_t given, bool *left_out) {
+  size_t left = 0;
+  for (size_t i = 0; i < io->output_count; i++)
+    left += io->outputs[i].updates == 0;
+  *left_out = given != io->output_count && given == left && left > 0;
+  return given == io->output_count || *left_out;
+}
+
 static enum tandem_status check_run(const struct tandem_load *load, const struct tandem_run_desc *run,
                                     struct tandem_error *error) {
   const struct tandem_context_io *io = &load->io;
@@ -404,7 +413,8 @@ static enum tandem_status check_run(const struct tandem_load *load, const struct
                    load->vendor->name);
   if (run->return_early && run->stream == NULL)
     return td_fail(error, TANDEM_INVALID_ARGUMENT, "run->return_early needs run->stream, the caller's own");
-  if (run->input_count != io->input_count || run->output_count != io->output_count)
+  bool left_out = false;
+  if (run->input_count != io->input_count || !check_output_count(io, run->output_count, &left_out))
     return td_fail(error, TANDEM_INVALID_ARGUMENT,
                    "%zu inputs and %zu outputs were given, the engine has %zu inputs and %zu outputs",
                    run->input_count, run->output_count, io->input_count, io->output_count);
@@ -415,8 +425,10 @@ static enum tandem_status check_run(const struct tandem_load *load, const struct
     if (status != TANDEM_OK)
       return status;
   }
-  for (size_t i = 0; i < io->output_count; i++) {
-    const struct tandem_tensor *tensor = &run->outputs[i];
+  for (size_t i = 0, next = 0; i < io->output_count; i++) {
+    if (left_out && io->outputs[i].updates != 0)
+      continue;
+    const struct tandem_tensor *tensor = &run->outputs[next++];
     enum tandem_status status = check_dtype(tensor, &io->outputs[i], i, "output", error);
     if (status != TANDEM_OK)
       return status;

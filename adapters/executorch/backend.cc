@@ -121,6 +121,7 @@ struct Handle {
   struct tandem_load *load; /* owned */
   const struct tandem_io *inputs, *outputs;
   size_t input_count, output_count;
+  size_t kept_count; /* outputs that update no input: what a program may give instead of all */
 };
 
 /* The tensors of one run. */
@@ -134,32 +135,38 @@ struct Run {
   er::Span<er::EValue *> args;
 };
 
-const char *tensor_name(const Handle *handle, size_t index) {
-  const struct tandem_io &io =
-      index < handle->input_count ? handle->inputs[index] : handle->outputs[index - handle->input_count];
-  return io.name ? io.name : "?";
+/* Of the argument `index`; `kept`: outputs that update an input are left out. */
+const char *tensor_name(const Handle *handle, size_t index, bool kept) {
+  const struct tandem_io *io = handle->inputs + index;
+  if (index >= handle->input_count) {
+    size_t output = 0, skip = index - handle->input_count;
+    while (kept && (handle->outputs[output].updates != 0 || skip-- > 0))
+      output++;
+    io = handle->outputs + (kept ? output : skip);
+  }
+  return io->name ? io->name : "?";
 }
 
 /* A layout other than the default goes on as strides: libtandem refuses it, naming the tensor. */
-enum tandem_status bind(const Handle *handle, const er::EValue *value, size_t index,
+enum tandem_status bind(const Handle *handle, bool kept, const er::EValue *value, size_t index,
                         struct tandem_tensor *tensor, int64_t *strides, struct tandem_error *error) {
   const char *what = index < handle->input_count ? "input" : "output";
   if (!value || !value->isTensor())
     return tandem_fail(error, TANDEM_INVALID_ARGUMENT,
                        "%s \"%s\" (argument %zu) is not a tensor but of kind %d", what,
-                       tensor_name(handle, index), index, value ? static_cast<int>(value->tag) : -1);
+                       tensor_name(handle, index, kept), index, value ? static_cast<int>(value->tag) : -1);
   const executorch::aten::Tensor &source = value->toTensor();
   ssize_t rank = source.dim();
   if (rank > TANDEM_MAX_RANK)
     return tandem_fail(error, TANDEM_INVALID_ARGUMENT, "%s \"%s\" has rank %zd: expected at most %d", what,
-                       tensor_name(handle, index), rank, TANDEM_MAX_RANK);
+                       tensor_name(handle, index, kept), rank, TANDEM_MAX_RANK);
   /* Planned memory lies where the program says, a damaged one too. */
   ssize_t element = source.element_size();
   if (element > 1 &&
       reinterpret_cast<uintptr_t>(source.const_data_ptr()) % static_cast<uintptr_t>(element) != 0)
     return tandem_fail(error, TANDEM_INVALID_ARGUMENT,
                        "%s \"%s\" is at an address that is no multiple of %zd", what,
-                       tensor_name(handle, index), element);
+                       tensor_name(handle, index, kept), element);
   tensor->data = const_cast<void *>(source.const_data_ptr());
   tensor->size = source.nbytes();
   tensor->dtype = static_cast<int32_t>(source.scalar_type());
@@ -180,7 +187,7 @@ enum tandem_status bind(const Handle *handle, const er::EValue *value, size_t in
     if (dimension >= static_cast<size_t>(rank))
       return tandem_fail(error, TANDEM_INVALID_ARGUMENT,
                          "%s \"%s\" has dimension %zu in its dim order: its rank is %zd", what,
-                         tensor_name(handle, index), dimension, rank);
+                         tensor_name(handle, index, kept), dimension, rank);
     strides[dimension] = stride;
     stride *= tensor->shape[dimension] > 0 ? tensor->shape[dimension] : 1;
   }
@@ -397,6 +404,8 @@ private:
       goto done;
     tandem_load_io(handle->load, &handle->inputs, &handle->input_count, &handle->outputs,
                    &handle->output_count);
+    for (size_t i = 0; i < handle->output_count; i++)
+      handle->kept_count += handle->outputs[i].updates == 0;
     if (door) {
       try {
         door->loads.push_back(handle->load);
@@ -418,12 +427,16 @@ private:
 
   static enum tandem_status run(Handle *handle, er::Span<er::EValue *> args, Binding *bindings,
                                 struct tandem_tensor *tensors, struct tandem_error *error) {
-    if (args.size() != handle->input_count + handle->output_count)
+    /* Outputs that update an input in place may be no arguments, as long as another output is one. */
+    bool kept = handle->kept_count > 0 && handle->kept_count < handle->output_count &&
+                args.size() == handle->input_count + handle->kept_count;
+    if (!kept && args.size() != handle->input_count + handle->output_count)
       return tandem_fail(error, TANDEM_INVALID_ARGUMENT,
-                         "%zu arguments: expected the engine's %zu inputs and %zu outputs", args.size(),
-                         handle->input_count, handle->output_count);
+                         "%zu arguments: expected the engine's %zu inputs and %zu outputs, or %zu without the "
+                         "outputs that update an input",
+                         args.size(), handle->input_count, handle->output_count, handle->kept_count);
     for (size_t i = 0; i < args.size(); i++) {
-      enum tandem_status status = bind(handle, args[i], i, &tensors[i], bindings[i].strides, error);
+      enum tandem_status status = bind(handle, kept, args[i], i, &tensors[i], bindings[i].strides, error);
       if (status != TANDEM_OK)
         return status;
     }
@@ -433,7 +446,7 @@ private:
     desc.inputs = tensors;
     desc.input_count = handle->input_count;
     desc.outputs = tensors + handle->input_count;
-    desc.output_count = handle->output_count;
+    desc.output_count = args.size() - handle->input_count;
     desc.resize = resize;
     desc.resize_user = &user;
     return tandem_load_run(handle->load, &desc, error);

@@ -179,6 +179,7 @@ struct tandem_io {
   int32_t rank;            /* -1: any */
   int64_t min[TANDEM_MAX_RANK];
   int64_t max[TANDEM_MAX_RANK]; /* INT64_MAX: no bound known */
+  int32_t updates;         /* of an output: 1 + the index of the input that it updates in place; 0: none */
 };
 
 /* ---------------------------------------------------------------- loads */
@@ -232,7 +233,7 @@ TANDEM_API void tandem_load_destroy(struct tandem_load *load);
 TANDEM_API void tandem_load_io(const struct tandem_load *load, const struct tandem_io **inputs,
                                size_t *input_count, const struct tandem_io **outputs, size_t *output_count);
 
-/* Called on the running thread, once for each output whose real shape is not the one in `outputs`, before
+/* Called on the running thread, once for each output (an index of run->outputs) whose real shape is not the one in `outputs`, before
  * anything is written to it: `tensor` has the real rank and shape, and the callback sets data and size to
  * memory that fits. A status other than OK ends the run with it. It must not use the load. */
 typedef enum tandem_status (*tandem_resize_fn)(void *user, size_t output, struct tandem_tensor *tensor);
@@ -242,7 +243,8 @@ struct tandem_run_desc {
   const struct tandem_tensor *inputs; /* borrowed for the call */
   size_t input_count;
   struct tandem_tensor *outputs;      /* data, size and dtype are read; rank and shape are written */
-  size_t output_count;
+  size_t output_count;                /* outputs that update an input may be left out, all of them together,
+                                         as long as another remains */
   tandem_resize_fn resize;            /* NULL: outputs must have room for the real shape */
   void *resize_user;
   void *stream;                       /* CUstream to run on; NULL: one of the load's own. NULL on a CPU */

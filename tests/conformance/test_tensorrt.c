@@ -39,8 +39,9 @@ int main(int argc, char **argv) {
     file = TANDEM_STANDIN_DIR "/rtx/libtensorrt_rtx.so.1";
   else
     file = TANDEM_STANDIN_DIR "/11/libnvinfer.so.11";
-  setenv("TANDEM_CUDA_LIBRARY", TANDEM_STANDIN_DIR "/cuda/libcuda.so.1", 1);
-  setenv("TANDEM_TENSORRT_LIBRARY", file, 1);
+  /* Unless somebody names others: the stand-in TensorRT runs on a real driver, too. */
+  setenv("TANDEM_CUDA_LIBRARY", TANDEM_STANDIN_DIR "/cuda/libcuda.so.1", 0);
+  setenv("TANDEM_TENSORRT_LIBRARY", file, 0);
   static const int64_t widths[] = {8, 16, 4};
   struct standin_mlp mlps[] = {{.name = "plain",
                                 .seed = 1,

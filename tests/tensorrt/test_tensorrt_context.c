@@ -214,6 +214,41 @@ static void an_aliased_cache_is_updated_in_place_and_copied_to_an_output_that_as
   rig_payload_free(&payload);
 }
 
+static void outputs_that_update_an_input_may_be_left_out(void **state) {
+  (void)state;
+  struct rig_payload payload = rig_sample("cache");
+  struct tandem_load *load = rig_load(&payload, NULL);
+  const struct tandem_io *outputs_io;
+  size_t count;
+  float x[8], cache[32], y[16], expected[32];
+  rig_fill(x, 8, 1);
+  rig_fill(cache, 32, 2);
+  void *device = rig_allocate(0, sizeof cache);
+  rig_write(0, device, cache, sizeof cache);
+  for (size_t i = 0; i < 32; i++)
+    expected[i] = cache_after(x, cache[i], i);
+  tandem_load_io(load, NULL, NULL, &outputs_io, &count);
+  assert_int_equal(count, 2);
+  assert_int_equal(outputs_io[0].updates, 0);
+  assert_int_equal(outputs_io[1].updates, 2); /* input 1 */
+  struct tandem_tensor inputs[] = {rig_tensor(x, TANDEM_FLOAT32, 1, 8),
+                                   rig_tensor(device, TANDEM_FLOAT32, 2, 4, 8)};
+  struct tandem_tensor output = rig_tensor(y, TANDEM_FLOAT32, 2, 4, 4);
+  struct tandem_run_desc run = {.inputs = inputs, .input_count = 2, .outputs = &output, .output_count = 1};
+  struct tandem_error error;
+  if (rig_run(load, &run, &error) != TANDEM_OK)
+    fail_msg("%s", error.message);
+  rig_read(0, cache, device, sizeof cache);
+  assert_memory_equal(cache, expected, sizeof cache);
+  run.output_count = 0;
+  assert_int_equal(rig_run(load, &run, &error), TANDEM_INVALID_ARGUMENT);
+  assert_non_null(
+      strstr(error.message, "2 inputs and 0 outputs were given, the engine has 2 inputs and 2 outputs"));
+  rig_free(0, device);
+  tandem_load_destroy(load);
+  rig_payload_free(&payload);
+}
+
 static struct rig_payload wrap_aliased(const char *sample, const struct standin_alias *alias,
                                        const char *metadata) {
   size_t size;
@@ -748,6 +783,7 @@ int main(int argc, char **argv) {
       RIG_TEST(pageable_memory_is_bound_only_when_the_device_reads_it_through_the_hosts_page_tables),
       RIG_TEST(memory_of_another_device_is_refused_by_name_unless_it_is_mapped),
       RIG_TEST(an_aliased_cache_is_updated_in_place_and_copied_to_an_output_that_asks_for_it),
+      RIG_TEST(outputs_that_update_an_input_may_be_left_out),
       RIG_TEST(aliases_that_the_engine_does_not_have_are_refused),
       RIG_TEST(bindings_that_the_engine_does_not_have_are_refused),
       RIG_TEST(without_bindings_names_and_order_come_from_the_engine),

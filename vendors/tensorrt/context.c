@@ -321,6 +321,7 @@ static enum tandem_status set_alias(struct context *self, const char *output, co
     self->alias_count++;
   source->aliased = target->aliased = true;
   source->input = to;
+  self->ios[from].updates = (int32_t)to + 1;
   return TANDEM_OK;
 }
 
