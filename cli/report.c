@@ -194,8 +194,32 @@ const char *td_bar(double fraction, int width) {
   return text;
 }
 
+/* Length of the UTF-8 sequence at `text`, 0 when there is none. */
+static size_t sequence_length(const unsigned char *text) {
+  size_t length = text[0] < 0x80                      ? 1
+                  : text[0] >= 0xc2 && text[0] < 0xe0 ? 2
+                  : text[0] >= 0xe0 && text[0] < 0xf0 ? 3
+                  : text[0] >= 0xf0 && text[0] < 0xf5 ? 4
+                                                      : 0;
+  for (size_t i = 1; i < length; i++)
+    if ((text[i] & 0xc0) != 0x80)
+      return 0;
+  return length;
+}
+
+/* Names of files and payloads may hold any byte; JSON is UTF-8, so what is none becomes '?'. */
+static void make_utf8(char *text) {
+  while (text && *text) {
+    size_t length = sequence_length((const unsigned char *)text);
+    if (length == 0)
+      *text = '?';
+    text += length ? length : 1;
+  }
+}
+
 bool td_print_json(cJSON *document) {
   char *text = document ? cJSON_Print(document) : NULL;
+  make_utf8(text);
   cJSON_Delete(document);
   if (!text) {
     td_complain("out of memory while writing JSON");

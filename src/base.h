@@ -99,6 +99,7 @@ struct td_bytes {
   enum tandem_payload_bytes kind;
   void *base; /* of the mapping or the copy */
   size_t base_size;
+  bool watched;      /* fd is open */
   int fd;            /* of the mapped file, for its stat data; -1 when it could not be opened */
   uint64_t stamp[6]; /* device, inode, size, mtime, ctime, link count when it was mapped */
 };
@@ -106,6 +107,8 @@ struct td_bytes {
  * Errors: OUT_OF_MEMORY. */
 enum tandem_status td_bytes_keep(const void *data, size_t size, bool copy_only, struct td_bytes *bytes,
                                  struct tandem_error *error);
+/* Keeps no bytes but notes the file that they are mapped from, for td_bytes_moved. */
+void td_bytes_watch(const void *data, size_t size, struct td_bytes *bytes);
 void td_bytes_release(struct td_bytes *bytes);
 /* True when the file of a mapping has changed since, as far as its stat data tells. */
 bool td_bytes_moved(const struct td_bytes *bytes);
@@ -149,6 +152,8 @@ struct td_lines;
 enum tandem_status td_options_resolve(const struct tandem_vendor *vendor, const struct tandem_load_desc *desc,
                                       struct td_lines *lines, struct td_options *options,
                                       struct tandem_error *error);
+/* `name` is in tandem's own table, in either spelling. */
+bool td_options_is_core(const char *name);
 /* The level for lines that belong to no load. */
 enum tandem_log_level td_options_log_level(void);
 void td_options_fork_lock(void);
@@ -235,8 +240,9 @@ struct td_key {
 struct td_turn {
   struct td_mutex lock;
   struct td_cond changed;
-  bool busy;     /* a run or reset has the context */
-  uint64_t uses; /* runs and resets that have begun, the waiting ones included */
+  bool busy;      /* a run or reset has the context */
+  uint64_t owner; /* the thread of it, while busy */
+  uint64_t uses;  /* runs and resets that have begun, the waiting ones included */
 };
 
 /* A load's hold on an entry; part of the load, linked into the pool while it holds. */
@@ -248,7 +254,8 @@ struct td_lease {
 
 struct td_want {
   struct td_key key;
-  const void *engine; /* borrowed */
+  const void *engine;           /* borrowed */
+  const struct td_bytes *watch; /* borrowed; their file as it was before the digest was taken */
   const char *const *option_values;
   int64_t budget; /* -1: automatic */
   bool share;     /* option use_shared_engines */

@@ -188,31 +188,41 @@ static int open_mapped(const struct mapping *mapping, uint64_t stamp[6]) {
   return -1;
 }
 
-static bool map_again(const void *data, size_t size, struct td_bytes *bytes) {
+static void watch_file(const struct mapping *mapping, struct td_bytes *bytes) {
+  bytes->fd = open_mapped(mapping, bytes->stamp);
+  bytes->watched = bytes->fd >= 0;
+}
+
+/* The file mapping that holds all the bytes, and the pages that they lie in. */
+static bool find_file(const void *data, size_t size, struct mapping *mapping, uintptr_t *start,
+                      size_t *length) {
   uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
   uintptr_t address = (uintptr_t)data;
-  uintptr_t start = address & ~(page - 1);
+  *start = address & ~(page - 1);
   if (size == 0 || address > UINTPTR_MAX - size || address + size > UINTPTR_MAX - (page - 1))
     return false;
-  size_t length = ((address + size + (page - 1)) & ~(page - 1)) - start;
-
-  struct mapping mapping;
-  if (!find_mapping(address, start + length, &mapping) || !mapping.shared || !mapping.read_only ||
-      mapping.inode == 0)
-    return false;
+  *length = ((address + size + (page - 1)) & ~(page - 1)) - *start;
   /* Shared anonymous memory has an inode too; it is the memory of whoever made it. */
-  if (strncmp(mapping.path, "/dev/zero", strlen("/dev/zero")) == 0)
+  return find_mapping(address, *start + *length, mapping) && mapping->inode != 0 &&
+         strncmp(mapping->path, "/dev/zero", strlen("/dev/zero")) != 0;
+}
+
+static bool map_again(const void *data, size_t size, struct td_bytes *bytes) {
+  struct mapping mapping;
+  uintptr_t start;
+  size_t length;
+  if (!find_file(data, size, &mapping, &start, &length) || !mapping.shared || !mapping.read_only)
     return false;
   void *base = mremap((void *)start, 0, length, MREMAP_MAYMOVE);
   if (base == MAP_FAILED)
     return false;
   munlock(base, length);
   bytes->kind = TANDEM_PAYLOAD_MAPPED;
-  bytes->data = (const char *)base + (address - start);
+  bytes->data = (const char *)base + ((uintptr_t)data - start);
   bytes->size = size;
   bytes->base = base;
   bytes->base_size = length;
-  bytes->fd = open_mapped(&mapping, bytes->stamp);
+  watch_file(&mapping, bytes);
   return true;
 }
 
@@ -246,11 +256,20 @@ enum tandem_status td_bytes_keep(const void *data, size_t size, bool copy_only, 
   return copy_bytes(data, size, bytes, error);
 }
 
+void td_bytes_watch(const void *data, size_t size, struct td_bytes *bytes) {
+  struct mapping mapping;
+  uintptr_t start;
+  size_t length;
+  *bytes = (struct td_bytes){.fd = -1};
+  if (find_file(data, size, &mapping, &start, &length))
+    watch_file(&mapping, bytes);
+}
+
 void td_bytes_release(struct td_bytes *bytes) {
+  if (bytes->watched)
+    close(bytes->fd);
   if (bytes->kind == TANDEM_PAYLOAD_MAPPED) {
     munmap(bytes->base, bytes->base_size);
-    if (bytes->fd >= 0)
-      close(bytes->fd);
   } else if (bytes->kind == TANDEM_PAYLOAD_COPIED) {
     td_free(bytes->base);
   }
@@ -258,7 +277,7 @@ void td_bytes_release(struct td_bytes *bytes) {
 }
 
 bool td_bytes_moved(const struct td_bytes *bytes) {
-  if (bytes->kind != TANDEM_PAYLOAD_MAPPED || bytes->fd < 0)
+  if (!bytes->watched)
     return false;
   struct stat file;
   uint64_t now[6];

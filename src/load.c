@@ -40,6 +40,7 @@ struct making {
   struct tandem_payload payload;
   bool parsed;
   struct tandem_resolution resolution;
+  struct td_bytes watch;
   struct td_want want;
 };
 
@@ -49,6 +50,9 @@ static enum tandem_status check_desc(const struct tandem_load_desc *desc, struct
     return td_fail(error, TANDEM_INVALID_ARGUMENT,
                    "load must be given, and desc->struct_size is %zu, expected %zu",
                    desc != NULL ? desc->struct_size : 0, sizeof *desc);
+  if (desc->flags & ~TANDEM_LOAD_CALLER_HOLDS_LOCK)
+    return td_fail(error, TANDEM_INVALID_ARGUMENT, "desc->flags is 0x%x, known is 0x%x", desc->flags,
+                   TANDEM_LOAD_CALLER_HOLDS_LOCK);
   if (desc->backend == NULL)
     return td_fail(error, TANDEM_INVALID_ARGUMENT,
                    "desc->backend is NULL, expected a backend id or vendor name");
@@ -111,6 +115,7 @@ static enum tandem_status identify(struct tandem_load *load, const struct tandem
               .size = making->payload.engine_size,
               .kind = options->identity},
       .engine = making->payload.engine,
+      .watch = &making->watch,
       .option_values = options->vendor_values,
       .budget = -1,
       .share = options->use_shared_engines,
@@ -128,6 +133,7 @@ static enum tandem_status identify(struct tandem_load *load, const struct tandem
     making->want.flight_timeout_ms = 10000; /* the builder may need the lock that this thread holds */
   if (!options->use_shared_engines)
     return TANDEM_OK;
+  td_bytes_watch(making->payload.engine, making->payload.engine_size, &making->watch);
   uint64_t begin = td_now_ns();
   enum tandem_status status = td_digest(making->payload.engine, making->payload.engine_size,
                                         options->identity, &making->want.key.digest, error);
@@ -220,6 +226,7 @@ static enum tandem_status create(const struct tandem_load_desc *desc, struct tan
   status = make(load, desc, making, error);
   load->seconds = (double)(td_now_ns() - begin) * 1e-9;
   td_pool_count(load->digest_seconds, status != TANDEM_OK);
+  td_bytes_release(&making->watch);
   if (making->parsed)
     vendor->payload_destroy(&making->payload);
   if (status == TANDEM_OK)
@@ -252,9 +259,15 @@ enum tandem_status tandem_load_create(const struct tandem_load_desc *desc, struc
 
 /* ---------------------------------------------------------------- use */
 
-static void begin_use(struct tandem_load *load) {
+/* False when this thread has the turn already: it is in a callback of its own run, which waits for it. */
+static bool begin_use(struct tandem_load *load) {
   struct td_turn *turn = &load->turn;
+  uint64_t self = td_thread_id();
   td_mutex_lock(&turn->lock);
+  if (turn->busy && turn->owner == self) {
+    td_mutex_unlock(&turn->lock);
+    return false;
+  }
   turn->uses++;
   while (turn->busy) {
     td_mutex_unlock(&turn->lock);
@@ -267,7 +280,9 @@ static void begin_use(struct tandem_load *load) {
     td_mutex_lock(&turn->lock);
   }
   turn->busy = true;
+  turn->owner = self;
   td_mutex_unlock(&turn->lock);
+  return true;
 }
 
 /* After this the load may be destroyed by whoever waits for that, so the lines go out without it. */
@@ -319,14 +334,16 @@ void tandem_load_destroy(struct tandem_load *load) {
 
 void tandem_load_io(const struct tandem_load *load, const struct tandem_io **inputs, size_t *input_count,
                     const struct tandem_io **outputs, size_t *output_count) {
+  static const struct tandem_context_io none;
+  const struct tandem_context_io *io = load != NULL ? &load->io : &none;
   if (inputs != NULL)
-    *inputs = load->io.inputs;
+    *inputs = io->inputs;
   if (input_count != NULL)
-    *input_count = load->io.input_count;
+    *input_count = io->input_count;
   if (outputs != NULL)
-    *outputs = load->io.outputs;
+    *outputs = io->outputs;
   if (output_count != NULL)
-    *output_count = load->io.output_count;
+    *output_count = io->output_count;
 }
 
 /* ---------------------------------------------------------------- checks of tensors */
@@ -340,10 +357,13 @@ static enum tandem_status check_dtype(const struct tandem_tensor *tensor, const 
 }
 
 static enum tandem_status check_layout(const struct tandem_tensor *tensor, const struct tandem_io *io,
-                                       size_t index, struct tandem_error *error) {
+                                       size_t index, const char *role, struct tandem_error *error) {
   uint64_t expected = 1;
   if (tensor->strides == NULL)
     return TANDEM_OK;
+  if (tensor->rank < 0 || tensor->rank > TANDEM_MAX_RANK)
+    return td_fail(error, TANDEM_INVALID_ARGUMENT, "%s %zu (%s) has rank %d, expected 0 to %d", role, index,
+                   io->name, tensor->rank, TANDEM_MAX_RANK);
   for (int32_t d = 0; d < tensor->rank; d++)
     if (tensor->shape[d] == 0)
       return TANDEM_OK;
@@ -351,9 +371,9 @@ static enum tandem_status check_layout(const struct tandem_tensor *tensor, const
     if (tensor->shape[d] != 1 && (uint64_t)tensor->strides[d] != expected)
       return td_fail(
           error, TANDEM_INVALID_ARGUMENT,
-          "input %zu (%s) is not contiguous: dimension %d has stride %lld elements, expected %llu; pass a "
-          "contiguous copy",
-          index, io->name, d, (long long)tensor->strides[d], (unsigned long long)expected);
+          "%s %zu (%s) is not contiguous: dimension %d has stride %lld elements, expected %llu; pass a "
+          "contiguous tensor",
+          role, index, io->name, d, (long long)tensor->strides[d], (unsigned long long)expected);
     expected *= (uint64_t)tensor->shape[d]; /* cannot wrap: the bytes of the shape do not */
   }
   return TANDEM_OK;
@@ -381,7 +401,7 @@ static enum tandem_status check_input(const struct tandem_tensor *tensor, const 
                      io->name);
   }
   /* Before the size: an expanded view is smaller than its shape says, and the layout is the reason. */
-  status = check_layout(tensor, io, index, error);
+  status = check_layout(tensor, io, index, "input", error);
   if (status != TANDEM_OK)
     return status;
   if (bytes > tensor->size)
@@ -430,6 +450,8 @@ static enum tandem_status check_run(const struct tandem_load *load, const struct
       continue;
     const struct tandem_tensor *tensor = &run->outputs[next++];
     enum tandem_status status = check_dtype(tensor, &io->outputs[i], i, "output", error);
+    if (status == TANDEM_OK)
+      status = check_layout(tensor, &io->outputs[i], i, "output", error);
     if (status != TANDEM_OK)
       return status;
     if (tensor->data == NULL && tensor->size > 0)
@@ -454,7 +476,8 @@ static enum tandem_status use_context(struct tandem_load *load, const struct tan
                                       struct tandem_error *error) {
   struct td_call call;
   enum tandem_status status;
-  begin_use(load);
+  if (!begin_use(load))
+    return td_fail(error, TANDEM_INVALID_STATE, "%s is used from a callback of its own run", load->label);
   td_call_begin(&call, load->vendor, load->lines);
   if (run != NULL)
     status = td_call_end(&call, load->vendor->run(load->context, run, error), "run", error);

@@ -262,6 +262,8 @@ enum tandem_status td_call_end(struct td_call *call, enum tandem_status status, 
   char own[sizeof error->message] = "";
   if (error != NULL && error->code != TANDEM_OK)
     snprintf(own, sizeof own, "%s", error->message);
+  if ((unsigned)status > TANDEM_INTERNAL) /* of a callback's own invention */
+    status = TANDEM_INTERNAL;
   status = judge(call, status);
   if (call->decisive[0] != '\0' && strstr(own, call->decisive) == NULL)
     return td_fail(error, status, "could not %s: %s%s%s", step, call->decisive, *own ? "; " : "", own);

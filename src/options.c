@@ -832,3 +832,16 @@ enum tandem_log_level td_options_log_level(void) {
   const char *text = getenv("TANDEM_OPT_LOG_LEVEL");
   return as_level(text && check_value(row, text, strlen(text), value) ? value : row->fallback);
 }
+
+bool td_options_is_core(const char *name) {
+  return find_row(NULL, name) != NO_ROW;
+}
+
+bool tandem_option_known(const char *backend, const char *key) {
+  int cancel = td_cancel_disable();
+  const struct tandem_vendor *vendor = NULL;
+  bool known = backend != NULL && key != NULL && td_vendor_find(backend, &vendor, NULL) == TANDEM_OK &&
+               find_row(vendor, key) != NO_ROW;
+  td_cancel_restore(cancel);
+  return known;
+}

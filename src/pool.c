@@ -311,6 +311,10 @@ static enum tandem_status build_engine(const struct td_want *want, struct built 
     td_bytes_release(&built->bytes);
     return status;
   }
+  if (built->engine == NULL) {
+    td_bytes_release(&built->bytes);
+    return td_fail(error, TANDEM_INTERNAL, "the vendor %s built no engine and gave no error", vendor->name);
+  }
   built->estimated = built->info.engine_bytes == 0;
   if (built->estimated)
     built->info.engine_bytes = want->key.size;
@@ -335,13 +339,21 @@ static enum tandem_status fly(const struct td_want *want, struct td_entry *entry
   struct built built = {.info = {.effective_budget = -1}, .bytes = {.fd = -1}};
   struct td_entry *twin = NULL;
   enum tandem_status status = build_engine(want, &built, &got->build_seconds, error);
+  /* Built from other bytes than the digest was taken of: it must not stand for those. */
+  bool moved = td_bytes_moved(want->watch);
+  if (moved)
+    td_lines_add(
+        want->lines, TANDEM_LOG_WARNING,
+        "the program's file changed while it was loaded: its engine is not shared; replace program files by "
+        "rename");
   td_mutex_lock(&pool.lock);
   pool.counts.build_seconds += got->build_seconds;
   if (status != TANDEM_OK) {
-    settle_locked(entry, NULL, fails_for_all(status) ? error : NULL);
+    settle_locked(entry, NULL, fails_for_all(status) && !moved ? error : NULL);
     unlink_entry_locked(entry);
   } else {
     pool.counts.builds++;
+    entry->findable = entry->findable && !moved;
     entry->engine = built.engine;
     entry->info = built.info;
     entry->estimated = built.estimated;
@@ -355,7 +367,7 @@ static enum tandem_status fly(const struct td_want *want, struct td_entry *entry
       unlink_entry_locked(entry);
     }
     hold_locked(twin != NULL ? twin : entry, lease);
-    settle_locked(entry, lease->entry, NULL);
+    settle_locked(entry, moved ? NULL : lease->entry, NULL);
   }
   check_locked();
   td_cond_broadcast(&pool.changed);

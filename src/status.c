@@ -58,6 +58,13 @@ static void mark_cut(char text[MESSAGE_SIZE]) {
   memcpy(text + end, "...", sizeof("..."));
 }
 
+/* An error is one line, whatever a value that it quotes holds. */
+static void keep_one_line(char *text) {
+  for (; *text; text++)
+    if (*text == '\n' || *text == '\r')
+      *text = ' ';
+}
+
 enum tandem_status td_fail_list(struct tandem_error *error, enum tandem_status status, const char *format,
                                 va_list arguments) {
   char text[MESSAGE_SIZE];
@@ -79,6 +86,9 @@ enum tandem_status td_fail_list(struct tandem_error *error, enum tandem_status s
       length = strlen(text);
   }
   va_end(again);
+  keep_one_line(text);
+  if (whole)
+    keep_one_line(whole);
 
   free_whole();
   reason.whole = whole;

@@ -112,6 +112,31 @@ static const char *missing_entry(const struct tandem_vendor *vendor) {
                                                                  : NULL;
 }
 
+/* A row that would mislead the option table is refused here, where its author sees it. */
+static enum tandem_status check_options(const struct tandem_vendor *vendor, struct tandem_error *error) {
+  if (vendor->option_count > TD_VENDOR_OPTIONS_MAX || (vendor->option_count > 0 && vendor->options == NULL))
+    return td_fail(error, TANDEM_INVALID_ARGUMENT,
+                   "the vendor %s declares %zu options, at most %d are possible", vendor->name,
+                   vendor->option_count, TD_VENDOR_OPTIONS_MAX);
+  for (size_t i = 0; i < vendor->option_count; i++) {
+    const struct tandem_vendor_option *option = &vendor->options[i];
+    if (option->name == NULL || option->name[0] == '\0')
+      return td_fail(error, TANDEM_INVALID_ARGUMENT, "option %zu of the vendor %s has no name", i,
+                     vendor->name);
+    if (option->kind < TANDEM_OPTION_TEXT || option->kind > TANDEM_OPTION_CHOICE)
+      return td_fail(error, TANDEM_INVALID_ARGUMENT, "option %s of the vendor %s has the unknown kind %d",
+                     option->name, vendor->name, (int)option->kind);
+    if (option->kind == TANDEM_OPTION_CHOICE && (option->choices == NULL || option->choices[0] == '\0'))
+      return td_fail(error, TANDEM_INVALID_ARGUMENT, "option %s of the vendor %s is a choice without choices",
+                     option->name, vendor->name);
+    if (td_options_is_core(option->name))
+      return td_fail(error, TANDEM_INVALID_ARGUMENT,
+                     "option %s of the vendor %s is one of tandem's own; rename it", option->name,
+                     vendor->name);
+  }
+  return TANDEM_OK;
+}
+
 static struct slot *find_locked(const char *name) {
   for (size_t i = 0; i < slot_count; i++)
     if (strcmp(slots[i].vendor.backend, name) == 0 || strcmp(slots[i].vendor.name, name) == 0)
@@ -131,11 +156,9 @@ static enum tandem_status add(const struct tandem_vendor *vendor, struct tandem_
   const char *missing = missing_entry(vendor);
   if (missing != NULL)
     return td_fail(error, TANDEM_INVALID_ARGUMENT, "the vendor table lacks %s, which is mandatory", missing);
-  if (vendor->option_count > TD_VENDOR_OPTIONS_MAX || (vendor->option_count > 0 && vendor->options == NULL))
-    return td_fail(error, TANDEM_INVALID_ARGUMENT,
-                   "the vendor %s declares %zu options, at most %d are possible", vendor->name,
-                   vendor->option_count, TD_VENDOR_OPTIONS_MAX);
-  enum tandem_status status = TANDEM_OK;
+  enum tandem_status status = check_options(vendor, error);
+  if (status != TANDEM_OK)
+    return status;
   td_mutex_lock(&registry_lock);
   bool taken = find_locked(vendor->name) != NULL || find_locked(vendor->backend) != NULL;
   bool full = slot_count == VENDORS_MAX;

@@ -199,6 +199,10 @@ enum tandem_status resize(void *user, size_t output, struct tandem_tensor *tenso
   auto *run = static_cast<Run *>(user);
   executorch::aten::Tensor &target = run->args[run->handle->input_count + output]->toTensor();
   /* Exporters write a scalar where some engines have one element of rank 1. */
+  auto order = target.unsafeGetTensorImpl()->dim_order();
+  for (size_t d = 0; order.data() && d < order.size(); d++)
+    if (order[d] != d)
+      return TANDEM_INVALID_ARGUMENT; /* the engine writes rows, the program would read another layout */
   bool scalar = target.dim() == 0 && tensor->rank == 1 && tensor->shape[0] == 1;
   executorch::aten::SizesType sizes[TANDEM_MAX_RANK];
   for (int32_t d = 0; d < tensor->rank; d++) {
@@ -344,8 +348,7 @@ public:
 
 private:
   bool knows(const char *key) const {
-    char value[er::kMaxOptionValueLength];
-    return tandem_get_option(name, key, value, sizeof(value), nullptr) != TANDEM_BAD_OPTION;
+    return tandem_option_known(name, key);
   }
 
   void note_unknown(const char *key) {
@@ -431,10 +434,11 @@ private:
     bool kept = handle->kept_count > 0 && handle->kept_count < handle->output_count &&
                 args.size() == handle->input_count + handle->kept_count;
     if (!kept && args.size() != handle->input_count + handle->output_count)
-      return tandem_fail(error, TANDEM_INVALID_ARGUMENT,
-                         "%zu arguments: expected the engine's %zu inputs and %zu outputs, or %zu without the "
-                         "outputs that update an input",
-                         args.size(), handle->input_count, handle->output_count, handle->kept_count);
+      return tandem_fail(
+          error, TANDEM_INVALID_ARGUMENT,
+          "%zu arguments: expected the engine's %zu inputs and %zu outputs, or %zu without the "
+          "outputs that update an input",
+          args.size(), handle->input_count, handle->output_count, handle->kept_count);
     for (size_t i = 0; i < args.size(); i++) {
       enum tandem_status status = bind(handle, kept, args[i], i, &tensors[i], bindings[i].strides, error);
       if (status != TANDEM_OK)

@@ -1166,6 +1166,11 @@ enum tandem_status tandem_method_run(struct tandem_method *method, const struct 
           return tandem_fail(error, TANDEM_INVALID_ARGUMENT,
                              "method is NULL, or run->struct_size is %zu: expected %zu",
                              run ? run->struct_size : 0, sizeof(*run));
+        if (run->stream || run->return_early || run->done)
+          return tandem_fail(
+              error, TANDEM_INVALID_ARGUMENT,
+              "stream, return_early or done is set: ExecuTorch has no asynchronous execute; use "
+              "tandem_load_run");
         return run_method(&method->state, run, error);
       });
 }

@@ -128,6 +128,9 @@ TANDEM_API enum tandem_status tandem_set_option(const char *backend, const char 
 TANDEM_API enum tandem_status tandem_get_option(const char *backend, const char *key, char *value, size_t size,
                                                 struct tandem_error *error);
 
+/* True when `key` is the name of an option of tandem's or of this backend's. */
+TANDEM_API bool tandem_option_known(const char *backend, const char *key);
+
 /* Options for the loads that the calling thread makes until the scope is released; scopes nest, the inner
  * one wins. The options are copied. Release on the thread that acquired, innermost first; NULL is fine.
  * Errors: BAD_OPTION, OUT_OF_MEMORY; nothing is applied then. */

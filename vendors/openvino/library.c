@@ -195,7 +195,7 @@ static bool try_python_path(struct search *search) {
 }
 
 static bool try_system(struct search *search) {
-  char name[sizeof stem + 8];
+  char name[sizeof stem + 40];
   if (try_library(search, stem))
     return true;
   for (int year = 26; year >= 25; year--)
