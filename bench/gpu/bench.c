@@ -16,10 +16,16 @@
 struct driver cuda;
 static void *contexts[DEVICES_USED];
 
+static const char *doing = "";
+
+void about(const char *what) {
+  doing = what;
+}
+
 void stop(const char *format, ...) {
   va_list arguments;
   va_start(arguments, format);
-  fputs("gpu_bench: ", stderr);
+  fprintf(stderr, "gpu_bench: %s%s", doing, *doing ? ": " : "");
   vfprintf(stderr, format, arguments);
   fputc('\n', stderr);
   va_end(arguments);
@@ -323,7 +329,7 @@ int main(int count, char **arguments) {
   } measurements[] = {
       {"memory", measure_memory},   {"speed", measure_speed}, {"streams", measure_streams},
       {"storm", measure_storm},     {"race", measure_race},   {"refusals", measure_refusals},
-      {"devices", measure_devices}, {"check", measure_check},
+      {"devices", measure_devices}, {"check", measure_check}, {"cases", measure_cases},
   };
   for (size_t i = 0; count > 1 && i < sizeof measurements / sizeof measurements[0]; i++) {
     if (strcmp(measurements[i].name, arguments[1]) != 0)
@@ -347,5 +353,5 @@ int main(int count, char **arguments) {
     puts(text);
     return 0;
   }
-  stop("expected one of memory, speed, streams, storm, race, refusals, devices, check");
+  stop("expected one of memory, speed, streams, storm, race, refusals, devices, check, cases");
 }

@@ -24,6 +24,8 @@ enum { MIB = 1 << 20, DEVICES_USED = 2 };
 
 /* Ends the process with status 1 after one line. */
 _Noreturn void stop(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* What is being done, for the line of stop. */
+void about(const char *what);
 /* Stops unless `good`, naming what was wanted. */
 void must(bool good, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void must_cuda(int code, const char *call);
@@ -103,6 +105,7 @@ cJSON *measure_race(int count, char **arguments);
 cJSON *measure_refusals(int count, char **arguments);
 cJSON *measure_devices(int count, char **arguments);
 cJSON *measure_check(int count, char **arguments);
+cJSON *measure_cases(int count, char **arguments);
 
 /* A number among "name=value" arguments. */
 int64_t argument(int count, char **arguments, const char *name, int64_t fallback);
