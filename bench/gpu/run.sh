@@ -8,15 +8,17 @@
 #   rtx   real TensorRT-RTX: from build/carry-rtx1 and -rtx2, or TANDEM_TENSORRT_RTX
 #
 # What prepare.sh gathered in build/carry is used; without that it is built here first. JSON lines, logs and a table
-# go to $OUT (build/gpu-results). Every part has its own bound in time, and a part that fails does not stop the rest.
+# go to $OUT (build/gpu-results). Every part has its own bound in time, all together GPU_BENCH_SECONDS (470); a part
+# that fails does not stop the rest.
 # GPU_BENCH_SMALL=1 makes everything small, to try the script itself over the stand-in driver.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 root=$PWD carry=$PWD/build/carry out=${OUT:-$PWD/build/gpu-results}
 mkdir -p "$out"
 [[ -x $carry/bin/gpu_bench ]] || bench/gpu/prepare.sh || exit 1
-small=${GPU_BENCH_SMALL:-}
+small=${GPU_BENCH_SMALL:-} budget=${GPU_BENCH_SECONDS:-470}
 failed=0
+command -v compute-sanitizer >/dev/null || PATH=$PATH:/usr/local/cuda/bin:/usr/local/cuda/compute-sanitizer
 
 # The tests have the place of the stand-ins compiled in.
 built_at=$(<"$carry/standin/built_at")
@@ -31,8 +33,9 @@ standin=$carry/standin/11/libnvinfer.so.11
 
 # part NAME SECONDS COMMAND...: its stdout goes to NAME.out, its stderr to NAME.err; JSON documents are gathered
 part() {
-  local name=$1 seconds=$2 rc=0 start=$SECONDS
+  local name=$1 seconds=$2 rc=0 start=$SECONDS left=$((budget - SECONDS))
   shift 2
+  ((left < seconds)) && seconds=$((left > 1 ? left : 1))
   LD_LIBRARY_PATH="${libraries:-$carry/lib}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" \
     timeout "$seconds" "$@" >"$work/$name.out" 2>"$work/$name.err" || rc=$?
   local took=$((SECONDS - start))
