@@ -19,7 +19,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PATCHES = 36, PATCH_SIZE = 768, STATE = 8, CHUNK = 16, ACTION = 7, MLP = 4, DIMS_MAX = 8 };
+enum { PATCHES = 36, PATCH_SIZE = 768, STATE = 8, CHUNK = 16, ACTION = 7, DIMS_MAX = 8 };
+static const int64_t mlp = 4; /* the width of a block's middle over that of its ends */
 
 static const struct tandem_io plan_io[] = {
     {.name = "image",
@@ -237,8 +238,9 @@ static double scale_of(int64_t inputs) {
 
 static void add_policy(struct network *network, uint64_t size_mib) {
   int64_t width = size_mib < 16 ? 256 : 512;
-  uint64_t block_bytes = (uint64_t)(2 * MLP * width * width + PATCHES * PATCHES) * sizeof(float);
-  uint64_t rest_bytes = (uint64_t)((PATCH_SIZE + STATE + ACTION) * width + CHUNK * PATCHES) * sizeof(float);
+  uint64_t block_bytes = (uint64_t)(2 * mlp * width * width + (int64_t)PATCHES * PATCHES) * sizeof(float);
+  uint64_t rest_bytes =
+      (uint64_t)((PATCH_SIZE + STATE + ACTION) * width + (int64_t)CHUNK * PATCHES) * sizeof(float);
   uint64_t block_count =
       ((size_mib << 20) - rest_bytes + block_bytes / 2) / block_bytes; /* 1 from 4 MiB on */
   struct object *image = add_input(network, &plan_io[0]), *state = add_input(network, &plan_io[1]);
@@ -248,9 +250,9 @@ static void add_policy(struct network *network, uint64_t size_mib) {
   for (uint64_t i = 0; i < block_count && !network->failed; i++) {
     h = add_sum(network, h,
                 add_product(network, add_weights(network, PATCHES, PATCHES, 0.5 * scale_of(PATCHES)), h));
-    struct object *u = add_product(network, h, add_weights(network, width, MLP * width, scale_of(width)));
+    struct object *u = add_product(network, h, add_weights(network, width, mlp * width, scale_of(width)));
     u = add_relu(network, u);
-    u = add_product(network, u, add_weights(network, MLP * width, width, 0.5 * scale_of(MLP * width)));
+    u = add_product(network, u, add_weights(network, mlp * width, width, 0.5 * scale_of(mlp * width)));
     h = add_sum(network, h, u);
   }
   h = add_product(network, add_weights(network, CHUNK, PATCHES, scale_of(PATCHES)), h);
