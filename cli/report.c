@@ -204,7 +204,10 @@ static size_t sequence_length(const unsigned char *text) {
   for (size_t i = 1; i < length; i++)
     if ((text[i] & 0xc0) != 0x80)
       return 0;
-  return length;
+  /* Longer than need be, a surrogate, or past the last character. */
+  bool wrong = length > 2 && ((text[0] == 0xe0 && text[1] < 0xa0) || (text[0] == 0xed && text[1] >= 0xa0) ||
+                              (text[0] == 0xf0 && text[1] < 0x90) || (text[0] == 0xf4 && text[1] >= 0x90));
+  return wrong ? 0 : length;
 }
 
 /* Names of files and payloads may hold any byte; JSON is UTF-8, so what is none becomes '?'. */

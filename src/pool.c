@@ -541,7 +541,6 @@ static enum outcome look(const struct td_want *want, struct td_entry **fresh, st
   if (entry->state == TD_ENTRY_READY) {
     hold_locked(entry, lease);
     pool.counts.hits++;
-    entry->automatic = entry->automatic || want->budget < 0;
     check_locked();
     td_mutex_unlock(&pool.lock);
     got->shared = true;

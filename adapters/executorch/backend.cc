@@ -198,11 +198,18 @@ enum tandem_status bind(const Handle *handle, bool kept, const er::EValue *value
 enum tandem_status resize(void *user, size_t output, struct tandem_tensor *tensor) {
   auto *run = static_cast<Run *>(user);
   executorch::aten::Tensor &target = run->args[run->handle->input_count + output]->toTensor();
-  /* Exporters write a scalar where some engines have one element of rank 1. */
+  /* The engine writes rows: another order of the dimensions that have extent would be read wrongly. */
   auto order = target.unsafeGetTensorImpl()->dim_order();
-  for (size_t d = 0; order.data() && d < order.size(); d++)
-    if (order[d] != d)
-      return TANDEM_INVALID_ARGUMENT; /* the engine writes rows, the program would read another layout */
+  int32_t before = 0;
+  for (size_t d = 0; order.data() && d < order.size(); d++) {
+    int32_t dimension = order[d];
+    if (dimension >= tensor->rank || tensor->shape[dimension] <= 1)
+      continue;
+    if (dimension < before)
+      return TANDEM_INVALID_ARGUMENT;
+    before = dimension;
+  }
+  /* Exporters write a scalar where some engines have one element of rank 1. */
   bool scalar = target.dim() == 0 && tensor->rank == 1 && tensor->shape[0] == 1;
   executorch::aten::SizesType sizes[TANDEM_MAX_RANK];
   for (int32_t d = 0; d < tensor->rank; d++) {
@@ -457,40 +464,35 @@ private:
   }
 };
 
-struct Slot {
-  Backend backend;
-  bool registered; /* guarded by registration */
-};
-
 std::mutex &registration() {
   static std::mutex mutex;
   return mutex;
 }
 
 /* Never destroyed: ExecuTorch's table points here until the process ends. */
-Slot *slots() {
-  static Slot *array = new (std::nothrow) Slot[backend_limit]();
+Backend *slots() {
+  static Backend *array = new (std::nothrow) Backend[backend_limit]();
   return array;
 }
 
-Slot *find_slot(const char *backend) {
-  Slot *array = slots();
+Backend *find_slot(const char *backend) {
+  Backend *array = slots();
   for (size_t i = 0; array && i < backend_limit; i++)
-    if (array[i].backend.name && strcmp(array[i].backend.name, backend) == 0)
+    if (array[i].name && strcmp(array[i].name, backend) == 0)
       return &array[i];
   return nullptr;
 }
 
-Slot *free_slot() {
-  Slot *array = slots();
+Backend *free_slot() {
+  Backend *array = slots();
   for (size_t i = 0; array && i < backend_limit; i++)
-    if (!array[i].backend.name)
+    if (!array[i].name)
       return &array[i];
   return nullptr;
 }
 
 enum tandem_status register_one(const char *backend, struct tandem_error *error) {
-  Slot *slot = find_slot(backend);
+  Backend *slot = find_slot(backend);
   if (slot)
     return TANDEM_OK;
   if (er::get_backend_class(backend))
@@ -504,11 +506,11 @@ enum tandem_status register_one(const char *backend, struct tandem_error *error)
   if (!slot)
     return tandem_fail(error, TANDEM_OUT_OF_MEMORY, "no room for backend %s: at most %zu can be registered",
                        backend, backend_limit);
-  slot->backend.name = backend;
-  er::Error result = er::register_backend({backend, &slot->backend});
+  slot->name = backend;
+  er::Error result = er::register_backend({backend, slot});
   if (result == er::Error::Ok)
     return TANDEM_OK;
-  slot->backend.name = nullptr;
+  slot->name = nullptr;
   return tandem_fail(error, TANDEM_INTERNAL, "ExecuTorch refuses backend %s: %s", backend,
                      er::to_string(result));
 }
