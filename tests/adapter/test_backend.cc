@@ -8,6 +8,7 @@
 #include <executorch/extension/module/module.h>
 #include <executorch/runtime/backend/interface.h>
 
+#include <dlfcn.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -29,6 +30,30 @@ namespace ex = executorch::extension;
 using executorch::aten::ScalarType;
 using executorch::aten::Tensor;
 using executorch::aten::TensorImpl;
+
+/* This program stands in for a host with a Python interpreter, and before tandem_load_create, to see what the
+ * delegate gives it. */
+static bool python_runs, lock_is_held;
+static uint32_t flags_of_load;
+
+extern "C" {
+__attribute__((visibility("default"))) int Py_IsInitialized(void);
+int Py_IsInitialized(void) {
+  return python_runs;
+}
+
+__attribute__((visibility("default"))) int PyGILState_Check(void);
+int PyGILState_Check(void) {
+  return lock_is_held;
+}
+
+enum tandem_status tandem_load_create(const struct tandem_load_desc *desc, struct tandem_load **load,
+                                      struct tandem_error *error) {
+  static auto real = reinterpret_cast<decltype(&tandem_load_create)>(dlsym(RTLD_NEXT, "tandem_load_create"));
+  flags_of_load = desc->flags;
+  return real(desc, load, error);
+}
+}
 
 namespace {
 
@@ -93,10 +118,6 @@ void check_run(ex::Module *module) {
   assert_int_equal(y.numel(), 8);
   for (int i = 0; i < 8; i++)
     assert_float_equal(y.const_data_ptr<float>()[i], x.data[i] * 2 + 3, 1e-6);
-}
-
-er::BackendInterface *backend() {
-  return er::get_backend_class("DemoBackend");
 }
 
 void two_modules_share_one_engine(void **) {
@@ -188,6 +209,37 @@ void a_span_with_a_wrong_value_changes_nothing(void **) {
   assert_non_null(strstr(lines.text().c_str(), "flight_timeout_ms"));
   assert_int_equal(tandem_get_option("DemoBackend", "style", after, sizeof(after), nullptr), TANDEM_OK);
   assert_string_equal(before, after);
+}
+
+void sharing_is_switched_off_although_the_environment_is_malformed(void **) {
+  for (const char *variable : {"TANDEM_OPT_USE_SHARED_ENGINES", "TANDEM_OPT_PROFILE"}) {
+    er::BackendOptions<1> options;
+    options.set_option("use_shared_engines", false);
+    setenv(variable, "maybe", 1);
+    Stderr lines;
+    assert_int_equal(er::set_option("DemoBackend", options.view()), er::Error::Ok);
+    assert_string_equal(lines.text().c_str(), "");
+    unsetenv(variable);
+    int before = demo.builds;
+    ex::Module one(data_path("demo_affine.pte")), other(data_path("demo_affine.pte"));
+    check_run(&one);
+    check_run(&other);
+    assert_int_equal(demo.builds - before, 2);
+    tandem_set_option("DemoBackend", "use_shared_engines", nullptr, nullptr);
+  }
+}
+
+void a_load_under_the_interpreter_s_lock_is_told_so(void **) {
+  for (int i = 0; i < 4; i++) {
+    python_runs = i & 1;
+    lock_is_held = i & 2;
+    flags_of_load = 0xffff;
+    ex::Module module(data_path("demo_affine.pte"));
+    er::Error error = module.load_method("forward");
+    python_runs = lock_is_held = false;
+    assert_int_equal(error, er::Error::Ok);
+    assert_int_equal(flags_of_load, i == 3 ? TANDEM_LOAD_CALLER_HOLDS_LOCK : 0);
+  }
 }
 
 void an_option_of_another_backend_is_ignored_and_said_once(void **) {
@@ -303,27 +355,28 @@ void events_reach_the_tracer(void **) {
 /* A load made and used by hand, for arguments that ExecuTorch's own programs never give. */
 class Direct {
 public:
-  Direct() {
+  explicit Direct(const char *name = "DemoBackend") : backend_(er::get_backend_class(name)) {
     const float numbers[2] = {2.0f, 3.0f};
     memcpy(payload_, "DEMO\1\0\0\0", 8);
     memcpy(payload_ + 8, numbers, 8);
     memset(payload_ + 16, 0, 4);
     er::FreeableBuffer buffer(payload_, sizeof(payload_), nullptr);
     er::BackendInitContext context(nullptr, nullptr, "direct");
-    auto result = backend()->init(context, &buffer, {});
+    auto result = backend_->init(context, &buffer, {});
     assert_int_equal(result.error(), er::Error::Ok);
     assert_int_equal(buffer.size(), 0);
     handle_ = *result;
   }
   ~Direct() {
-    backend()->destroy(handle_);
+    backend_->destroy(handle_);
   }
   er::Error run(std::vector<er::EValue *> args) {
     er::BackendExecutionContext context(nullptr, nullptr, "direct");
-    return backend()->execute(context, handle_, er::Span<er::EValue *>(args.data(), args.size()));
+    return backend_->execute(context, handle_, er::Span<er::EValue *>(args.data(), args.size()));
   }
 
 private:
+  er::BackendInterface *backend_;
   char payload_[20];
   er::DelegateHandle *handle_;
 };
@@ -353,6 +406,150 @@ void another_dim_order_is_refused_by_name(void **) {
   std::string text = lines.text();
   assert_int_equal(count_of(text, "tandem: run of method \"direct\""), 1);
   assert_true(text.find("x") != std::string::npos);
+}
+
+/* A tensor of up to three dimensions whose shape may change within its memory. */
+struct Output {
+  float data[16];
+  TensorImpl::SizesType sizes[3];
+  TensorImpl::DimOrderType order[3];
+  TensorImpl::StridesType strides[3];
+  std::unique_ptr<TensorImpl> impl;
+  Output(std::vector<int> shape, std::vector<int> dim_order) {
+    TensorImpl::StridesType stride = 1;
+    for (size_t d = shape.size(); d-- > 0;) {
+      sizes[d] = shape[d];
+      order[d] = static_cast<TensorImpl::DimOrderType>(dim_order[d]);
+      strides[dim_order[d]] = stride;
+      stride *= shape[static_cast<size_t>(dim_order[d])];
+    }
+    for (float &value : data)
+      value = -77;
+    impl = std::make_unique<TensorImpl>(ScalarType::Float, static_cast<ssize_t>(shape.size()), sizes, data,
+                                        order, strides, executorch::aten::TensorShapeDynamism::DYNAMIC_BOUND);
+  }
+  er::EValue value() {
+    return er::EValue(Tensor(impl.get()));
+  }
+};
+
+void an_output_of_another_dim_order_is_refused_by_name_whether_it_is_resized_or_not(void **) {
+  const struct {
+    std::vector<int> in, room, order;
+    bool runs;
+  } cases[] = {
+      {{2, 4}, {2, 4}, {0, 1}, true},           {{2, 4}, {2, 4}, {1, 0}, false},
+      {{1, 4}, {2, 4}, {0, 1}, true},           {{2, 3}, {2, 4}, {1, 0}, false},
+      {{1, 4}, {1, 4}, {1, 0}, true}, /* rows, however it is called */
+      {{1, 2, 4}, {2, 1, 4}, {1, 0, 2}, true},  {{2, 1, 3}, {2, 1, 4}, {1, 0, 2}, true},
+      {{2, 2, 3}, {4, 1, 4}, {1, 0, 2}, false}, /* rows before the resize, not after it */
+      {{2, 2, 3}, {4, 1, 4}, {0, 1, 2}, true},
+  };
+  for (const auto &row : cases) {
+    Direct direct;
+    Output x(row.in, row.in.size() == 2 ? std::vector<int>{0, 1} : std::vector<int>{0, 1, 2});
+    Output y(row.room, row.order);
+    for (int i = 0; i < 16; i++)
+      x.data[i] = static_cast<float>(i);
+    er::EValue in = x.value(), out = y.value();
+    int before = demo.runs;
+    Stderr lines;
+    er::Error error = direct.run({&in, &out});
+    std::string text = lines.text();
+    if (error != (row.runs ? er::Error::Ok : er::Error::InvalidArgument))
+      fail_msg("case %zu: %s", static_cast<size_t>(&row - cases), text.c_str());
+    if (row.runs) {
+      assert_int_equal(y.impl->numel(), x.impl->numel());
+      for (ssize_t i = 0; i < x.impl->numel(); i++)
+        assert_float_equal(y.data[i], x.data[i] * 2 + 3, 1e-6);
+    } else {
+      assert_int_equal(demo.runs, before);
+      assert_true(count_of(text, "output 0 (y)") + count_of(text, "y could not be resized") == 1);
+      assert_float_equal(y.data[0], -77, 0);
+    }
+  }
+}
+
+void a_scalar_takes_one_element_of_rank_1(void **) {
+  Direct direct;
+  float in = 5, out = 0;
+  TensorImpl::SizesType sizes[1] = {1};
+  TensorImpl::DimOrderType order[1] = {0};
+  TensorImpl::StridesType strides[1] = {1};
+  TensorImpl x(ScalarType::Float, 1, sizes, &in, order, strides);
+  TensorImpl y(ScalarType::Float, 0, nullptr, &out, nullptr, nullptr);
+  er::EValue from((Tensor(&x))), to((Tensor(&y)));
+  assert_int_equal(direct.run({&from, &to}), er::Error::Ok);
+  assert_float_equal(out, 13, 1e-6);
+  float two[2] = {5, 6};
+  TensorImpl::SizesType two_sizes[1] = {2};
+  TensorImpl longer(ScalarType::Float, 1, two_sizes, two, order, strides);
+  er::EValue more((Tensor(&longer)));
+  Stderr lines;
+  assert_int_equal(direct.run({&more, &to}), er::Error::InvalidArgument);
+}
+
+/* y = 1 * x0 + 2 * x1 + ..., of `wide_count` inputs of one element. */
+size_t wide_count;
+struct tandem_io wide_inputs[200];
+
+enum tandem_status create_wide(void *engine, const struct tandem_context_desc *desc, void **context,
+                               struct tandem_context_io *io, struct tandem_error *error) {
+  enum tandem_status status = demo_context_create(engine, desc, context, io, error);
+  if (status != TANDEM_OK)
+    return status;
+  static char names[200][8];
+  for (size_t i = 0; i < wide_count; i++) {
+    snprintf(names[i], sizeof(names[i]), "x%zu", i);
+    wide_inputs[i].name = names[i];
+    wide_inputs[i].dtype = TANDEM_FLOAT32;
+    wide_inputs[i].rank = -1;
+  }
+  io->inputs = wide_inputs;
+  io->input_count = wide_count;
+  return TANDEM_OK;
+}
+
+enum tandem_status run_wide(void *, const struct tandem_run_desc *desc, struct tandem_error *) {
+  float sum = 0;
+  for (size_t i = 0; i < desc->input_count; i++)
+    sum += static_cast<float>(i + 1) * *static_cast<const float *>(desc->inputs[i].data);
+  *static_cast<float *>(desc->outputs[0].data) = sum;
+  return TANDEM_OK;
+}
+
+void any_number_of_tensors_runs(void **) {
+  for (size_t count : {1, 47, 48, 49, 200}) {
+    wide_count = count;
+    Direct direct("WideBackend");
+    std::vector<float> data(count);
+    std::vector<TensorImpl> impls;
+    std::vector<er::EValue> values;
+    TensorImpl::SizesType sizes[1] = {1};
+    TensorImpl::DimOrderType order[1] = {0};
+    TensorImpl::StridesType strides[1] = {1};
+    float y = 0, expected = 0;
+    impls.reserve(count + 1);
+    values.reserve(count + 1);
+    std::vector<er::EValue *> args;
+    for (size_t i = 0; i < count; i++) {
+      data[i] = static_cast<float>(i % 5);
+      expected += static_cast<float>(i + 1) * data[i];
+    }
+    for (size_t i = 0; i <= count; i++) {
+      impls.emplace_back(ScalarType::Float, 1, sizes, i < count ? &data[i] : &y, order, strides);
+      values.emplace_back(Tensor(&impls[i]));
+      args.push_back(&values[i]);
+    }
+    assert_int_equal(direct.run(args), er::Error::Ok);
+    assert_float_equal(y, expected, 0);
+    er::EValue number(static_cast<int64_t>(7));
+    args[count - 1] = &number; /* the last input is named, in whatever memory it is described */
+    Stderr lines;
+    assert_int_equal(direct.run(args), er::Error::InvalidArgument);
+    std::string name = "input \"x" + std::to_string(count - 1) + "\"";
+    assert_int_equal(count_of(lines.text(), name.c_str()), 1);
+  }
 }
 
 void the_number_of_arguments_is_checked(void **) {
@@ -420,8 +617,14 @@ void a_backend_that_was_there_first_stays_and_is_told_once(void **) {
 }
 
 int register_demo(void **) {
+  static struct tandem_vendor wide = demo_vendor;
+  wide.name = "wide";
+  wide.backend = "WideBackend";
+  wide.context_create = create_wide;
+  wide.run = run_wide;
   struct tandem_error error;
   return tandem_vendor_register(&demo_vendor, &error) == TANDEM_OK &&
+                 tandem_vendor_register(&wide, &error) == TANDEM_OK &&
                  tandem_executorch_register(&error) == TANDEM_OK
              ? 0
              : -1;
@@ -437,12 +640,17 @@ int main() {
       cmocka_unit_test(a_wrong_option_of_a_load_is_refused),
       cmocka_unit_test(options_of_the_process_are_set_and_read_back),
       cmocka_unit_test(a_span_with_a_wrong_value_changes_nothing),
+      cmocka_unit_test(sharing_is_switched_off_although_the_environment_is_malformed),
+      cmocka_unit_test(a_load_under_the_interpreter_s_lock_is_told_so),
       cmocka_unit_test(an_option_of_another_backend_is_ignored_and_said_once),
       cmocka_unit_test(each_status_is_one_error),
       cmocka_unit_test(the_payload_is_given_back_by_the_load),
       cmocka_unit_test(events_reach_the_tracer),
       cmocka_unit_test(an_argument_that_is_no_tensor_is_refused_by_name),
       cmocka_unit_test(another_dim_order_is_refused_by_name),
+      cmocka_unit_test(an_output_of_another_dim_order_is_refused_by_name_whether_it_is_resized_or_not),
+      cmocka_unit_test(a_scalar_takes_one_element_of_rank_1),
+      cmocka_unit_test(any_number_of_tensors_runs),
       cmocka_unit_test(the_number_of_arguments_is_checked),
       cmocka_unit_test(an_output_that_cannot_hold_the_result_is_an_error),
       cmocka_unit_test(a_backend_that_was_there_first_stays_and_is_told_once),

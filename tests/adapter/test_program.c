@@ -381,6 +381,31 @@ static void wrong_tensors_are_refused_by_name(void **state) {
   tandem_program_destroy(program);
 }
 
+static void a_method_runs_on_no_stream(void **state) {
+  (void)state;
+  struct tandem_program *program = open_program("demo_affine.pte", NULL);
+  struct tandem_method *method = open_method(program, "forward");
+  float in[8], out[8];
+  void *event = NULL;
+  fill(in, 8);
+  struct tandem_tensor x = tensor_of(in, 2, 2, 4), y = tensor_of(out, 2, 2, 4);
+  const struct tandem_run_desc good = {
+      .struct_size = sizeof(good), .inputs = &x, .input_count = 1, .outputs = &y, .output_count = 1};
+  int before = demo.runs;
+  for (int i = 0; i < 3; i++) {
+    struct tandem_run_desc run = good;
+    run.stream = i == 0 ? &event : NULL;
+    run.return_early = i == 1;
+    run.done = i == 2 ? &event : NULL;
+    assert_int_equal(tandem_method_run(method, &run, &error), TANDEM_INVALID_ARGUMENT);
+    assert_non_null(strstr(error.message, "tandem_load_run"));
+  }
+  assert_int_equal(demo.runs, before);
+  assert_int_equal(tandem_method_run(method, &good, &error), TANDEM_OK);
+  tandem_method_destroy(method);
+  tandem_program_destroy(program);
+}
+
 static void an_input_that_is_no_tensor_keeps_its_value(void **state) {
   (void)state;
   struct tandem_program *program = open_program("demo_count.pte", NULL);
@@ -710,6 +735,7 @@ int main(void) {
       cmocka_unit_test(an_output_without_memory_is_borrowed),
       cmocka_unit_test(a_resize_function_gives_the_memory),
       cmocka_unit_test(wrong_tensors_are_refused_by_name),
+      cmocka_unit_test(a_method_runs_on_no_stream),
       cmocka_unit_test(an_input_that_is_no_tensor_keeps_its_value),
       cmocka_unit_test(outputs_without_planned_memory_run),
       cmocka_unit_test(parts_without_a_delegate_run_on_the_wheels_kernels),

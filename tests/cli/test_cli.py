@@ -187,6 +187,29 @@ def test_a_bad_load_option_is_named(small):
     assert "num_streams" in tandem("run", small, "--option", "num_streams=x", status=2).stderr
 
 
+NAMES = {
+    b"caf\xc3\xa9 \xe4\xb8\xad \xf0\x9f\x98\x80 \x7f": "caf\u00e9 \u4e2d \U0001f600 \x7f",
+    b"latin-1 caf\xe9": "latin-1 caf?",
+    b"cut \xe4\xb8": "cut ??",
+    b"alone \x80\xbf": "alone ??",
+    b"overlong \xc0\xae \xe0\x80\xae \xf0\x80\x80\xae": "overlong ?? ??? ????",
+    b"surrogate \xed\xa0\x80": "surrogate ???",
+    b"past the end \xf4\x90\x80\x80 \xf5\x80\x80\x80 \xff": "past the end ???? ???? ?",
+    b"the ends \xed\x9f\xbf \xee\x80\x80 \xf4\x8f\xbf\xbf": "the ends \ud7ff \ue000 \U0010ffff",
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("command", ["inspect", "run"])
+def test_json_is_json_whatever_bytes_a_path_has(name, command, tmp_path):
+    path = os.fsencode(tmp_path) + b"/" + name
+    os.symlink(os.fsencode(DATA / "portable_mlp.pte"), path)
+    result = subprocess.run([TANDEM, command, path, "--json"], capture_output=True, timeout=LIMIT)
+    assert result.returncode == 0, result.stderr
+    document = json.loads(result.stdout.decode("utf-8", "strict"))
+    assert document["program"] == f"{tmp_path}/{NAMES[name]}"
+
+
 def test_a_full_disk_is_an_error():
     with open("/dev/full", "w") as full:
         result = subprocess.run([TANDEM, "inspect", DATA / "portable_mlp.pte", "--json"], stdout=full,

@@ -550,6 +550,46 @@ static void an_output_without_room_is_refused_by_name_and_the_load_goes_on(void 
   }
 }
 
+static int (*real_set_input)(struct ov_infer_request *, size_t, const struct ov_tensor *);
+static struct ov_tensor *foreign; /* what a failing run leaves bound to input 0 */
+
+static int lose_bindings(struct ov_infer_request *request) {
+  assert_int_equal(real_set_input(request, 0, foreign), OV_OK);
+  return -1;
+}
+
+/* OpenVINO does not say what a request is bound to after a run of it failed. */
+static void a_run_after_a_failed_one_reads_the_buffers_of_its_own_call(void **state) {
+  (void)state;
+  BOUND(SECONDS);
+  struct blob blob = make_linear("2,4");
+  struct tandem_load *one = load(&blob);
+  float in[8], out[16], other[8];
+  struct result expected;
+  struct tandem_error error = {0};
+  static const int64_t in_shape[] = {2, 4}, out_shape[] = {2, 8};
+  int64_t dims[] = {2, 4};
+  struct tandem_tensor input = tensor_of(in, sizeof in, TANDEM_FLOAT32, 2, in_shape);
+  struct tandem_tensor output = tensor_of(out, sizeof out, TANDEM_FLOAT32, 2, out_shape);
+  fill(in, 8, 1);
+  fill(other, 8, 2);
+  run(one, &input, &output);
+  OV(ov.tensor_wrap(OV_F32, (struct ov_shape){.rank = 2, .dims = dims}, other, &foreign));
+  const struct ov_api kept = td_ov;
+  real_set_input = td_ov.request_set_input;
+  td_ov.request_infer = lose_bindings;
+  enum tandem_status status = try_run(one, &input, 1, &output, 1, NULL, NULL, &error);
+  td_ov = kept;
+  assert_int_equal(status, TANDEM_DEVICE_ERROR);
+  memset(out, 0xff, sizeof out);
+  run(one, &input, &output); /* the same memory, and nothing of the other one */
+  infer(&blob, OV_F32, &input, 1, NULL, 0, &expected);
+  assert_memory_equal(out, expected.bytes, sizeof out);
+  ov.tensor_free(foreign);
+  tandem_load_destroy(one);
+  free(blob.bytes);
+}
+
 static void state_belongs_to_the_load_and_reset_clears_it(void **state) {
   (void)state;
   BOUND(SECONDS);
@@ -786,6 +826,73 @@ static void options_change_the_engine_and_are_told_in_one_form(void **state) {
   tandem_load_destroy(same);
   tandem_load_destroy(plain);
   assert_int_equal(engines(), 0);
+  free(blob.bytes);
+}
+
+static int (*real_core_create)(struct ov_core **);
+static void (*real_core_free)(struct ov_core *);
+static int cores_made, cores_freed;
+
+static int count_core(struct ov_core **core) {
+  int code = real_core_create(core);
+  cores_made += code == OV_OK;
+  return code;
+}
+
+static void count_freed_core(struct ov_core *core) {
+  cores_freed++;
+  real_core_free(core);
+}
+
+/* Each set of options needs a core; 64 are kept, those of further sets go with their engines. */
+static void cores_do_not_pile_up_with_the_sets_of_options(void **state) {
+  (void)state;
+  BOUND(2 * SECONDS);
+  enum { KEPT = 64, FIRST = 1001, MORE = 6 };
+  struct blob blob = make_linear("2,4");
+  struct td_openvino_blob facts;
+  tandem_load_destroy(load(&blob)); /* the library is open now */
+  real_core_create = td_ov.core_create;
+  real_core_free = td_ov.core_free;
+  td_ov.core_create = count_core;
+  td_ov.core_free = count_freed_core;
+  float in[8], out[16];
+  struct result expected;
+  static const int64_t in_shape[] = {2, 4}, out_shape[] = {2, 8};
+  struct tandem_tensor input = tensor_of(in, sizeof in, TANDEM_FLOAT32, 2, in_shape);
+  struct tandem_tensor output = tensor_of(out, sizeof out, TANDEM_FLOAT32, 2, out_shape);
+  fill(in, 8, 4);
+  infer(&blob, OV_F32, &input, 1, NULL, 0, &expected);
+  char text[16];
+  for (int i = 0; i < KEPT + MORE; i++) {
+    snprintf(text, sizeof text, "%d", FIRST + i);
+    tandem_load_destroy(load_with(&blob, "num_threads", text));
+  }
+  assert_int_equal(cores_made, KEPT + MORE);
+  assert_true(cores_made - cores_freed <= KEPT);
+  int kept = cores_made - cores_freed;
+  for (int i = 0; i < MORE; i++) {
+    snprintf(text, sizeof text, "%d", FIRST + KEPT + MORE + i);
+    struct tandem_load *one = load_with(&blob, "num_threads", text);
+    assert_int_equal(cores_made - cores_freed, kept + 1);
+    run(one, &input, &output);
+    assert_memory_equal(out, expected.bytes, sizeof out);
+    tandem_load_destroy(one);
+    assert_int_equal(cores_made - cores_freed, kept);
+  }
+  /* A build that fails leaves none either. */
+  struct tandem_option option = {"num_threads", "2001"};
+  struct tandem_load *none = NULL;
+  struct tandem_error error = {0};
+  assert_int_equal(td_openvino_read_blob(&td_host, blob.bytes, blob.size, &facts, NULL), TANDEM_OK);
+  memset(blob.bytes + facts.model_offset, 'x', facts.model_size);
+  int made = cores_made;
+  try_load(&blob, &option, 1, &none, &error);
+  assert_says(&error, TANDEM_BAD_PROGRAM, "import the payload");
+  assert_int_equal(cores_made, made + 1);
+  assert_int_equal(cores_made - cores_freed, kept);
+  td_ov.core_create = real_core_create;
+  td_ov.core_free = real_core_free;
   free(blob.bytes);
 }
 
@@ -1246,6 +1353,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test(inputs_and_outputs_are_told_with_their_bounds),
       cmocka_unit_test(a_dynamic_output_takes_its_real_shape),
       cmocka_unit_test(an_output_without_room_is_refused_by_name_and_the_load_goes_on),
+      cmocka_unit_test(a_run_after_a_failed_one_reads_the_buffers_of_its_own_call),
       cmocka_unit_test(state_belongs_to_the_load_and_reset_clears_it),
       cmocka_unit_test(every_element_type_of_executorch_passes_through),
       cmocka_unit_test(an_element_type_that_tensors_lack_is_refused_by_name),
@@ -1256,6 +1364,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test(a_blob_of_another_version_or_processor_is_refused_with_both_named),
       cmocka_unit_test(a_model_that_openvino_cannot_read_is_a_bad_program),
       cmocka_unit_test(a_load_that_runs_out_of_memory_leaves_nothing),
+      cmocka_unit_test(cores_do_not_pile_up_with_the_sets_of_options),
       cmocka_unit_test(the_memory_of_the_host_is_told),
       cmocka_unit_test(a_forked_child_gets_a_clear_error_and_never_waits),
   };

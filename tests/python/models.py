@@ -81,6 +81,19 @@ class Convolution(torch.nn.Module):
         return torch.relu(self.layer(x))
 
 
+class ChannelsLast(Convolution):
+    """Its output is to lie channels last, by either of torch's ways to ask for that."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.way = way
+
+    def forward(self, x):
+        y = super().forward(x)
+        last = torch.channels_last
+        return y.clone(memory_format=last) if self.way == "clone" else y.to(memory_format=last)
+
+
 def big():
     torch.manual_seed(1)
     return torch.nn.Sequential(
@@ -243,6 +256,8 @@ def make_convolution(folder):
     portable = to_edge_transform_and_lower(torch.export.export(module, (image,))).to_executorch()
     write(folder, "convolution_portable", portable)
     write(folder, "convolution_last", lower(module, (image.to(memory_format=torch.channels_last),)))
+    for way in "clone", "to":
+        make_simple(folder, f"convolution_{way}", ChannelsLast(way).eval(), (image,))
 
 
 def make_state(folder):

@@ -523,6 +523,59 @@ static void a_changed_size_is_seen(void **state) {
   unmap_file(&file);
 }
 
+static void rewrite(const struct file *file) {
+  struct timespec times[2] = {{.tv_sec = 1000000000}, {.tv_sec = 1000000000}}; /* whatever the clock's tick */
+  assert_int_equal(pwrite(file->fd, "x", 1, 0), 1);
+  assert_int_equal(futimens(file->fd, times), 0);
+}
+
+static void a_watched_file_is_seen_to_move_and_its_bytes_are_not_kept(void **state) {
+  (void)state;
+  static const struct {
+    int protection, flags;
+    size_t from, size;
+  } ways[] = {{PROT_READ, MAP_SHARED, 0, SIZE},
+              {PROT_READ, MAP_PRIVATE, 0, SIZE},
+              {PROT_READ | PROT_WRITE, MAP_SHARED, 0, SIZE},
+              {PROT_READ, MAP_SHARED, PAGE + 77, PAGE}};
+  for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
+    struct file file = map_file(ways[i].protection, ways[i].flags);
+    int descriptors = count_descriptors(), mappings = count_mappings();
+    uint64_t live = td_memory_live();
+    struct td_bytes watch;
+    td_bytes_watch(file.map + ways[i].from, ways[i].size, &watch);
+    assert_int_equal(watch.kind, TANDEM_PAYLOAD_RELEASED);
+    assert_int_equal(count_mappings(), mappings);
+    assert_int_equal(td_memory_live(), live);
+    assert_int_equal(count_descriptors(), descriptors + 1);
+    assert_false(td_bytes_moved(&watch));
+    rewrite(&file);
+    assert_true(td_bytes_moved(&watch));
+    td_bytes_release(&watch);
+    assert_int_equal(count_descriptors(), descriptors);
+    unmap_file(&file);
+  }
+}
+
+static void memory_that_is_no_file_cannot_move(void **state) {
+  (void)state;
+  unsigned char *heap = malloc(SIZE);
+  void *anonymous = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  assert_non_null(heap);
+  assert_ptr_not_equal(anonymous, MAP_FAILED);
+  int descriptors = count_descriptors();
+  const void *places[] = {heap, anonymous, NULL};
+  for (int i = 0; i < 3; i++) {
+    struct td_bytes watch;
+    td_bytes_watch(places[i], i == 2 ? 0 : SIZE, &watch);
+    assert_false(td_bytes_moved(&watch));
+    td_bytes_release(&watch);
+    assert_int_equal(count_descriptors(), descriptors);
+  }
+  munmap(anonymous, SIZE);
+  free(heap);
+}
+
 static void a_file_whose_stat_data_fails_counts_as_changed(void **state) {
   (void)state;
   struct td_bytes bytes, blind;
@@ -637,6 +690,8 @@ int main(void) {
       cmocka_unit_test(a_rewrite_in_place_is_seen),
       cmocka_unit_test(a_rewrite_with_its_time_put_back_is_seen),
       cmocka_unit_test(a_changed_size_is_seen),
+      cmocka_unit_test(a_watched_file_is_seen_to_move_and_its_bytes_are_not_kept),
+      cmocka_unit_test(memory_that_is_no_file_cannot_move),
       cmocka_unit_test(a_file_whose_stat_data_fails_counts_as_changed),
       cmocka_unit_test(a_memfd_is_mapped_without_a_descriptor),
       cmocka_unit_test(the_host_s_mlock_is_not_inherited),

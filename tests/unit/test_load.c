@@ -72,6 +72,9 @@ static void a_malformed_description_is_refused_before_any_vendor_call(void **sta
   assert_int_equal(tandem_load_create(&desc, &load, &error), TANDEM_INVALID_ARGUMENT);
   desc = good, desc.compile_spec_count = 1;
   assert_int_equal(tandem_load_create(&desc, &load, &error), TANDEM_INVALID_ARGUMENT);
+  desc = good, desc.flags = TANDEM_LOAD_CALLER_HOLDS_LOCK | 0x40;
+  assert_int_equal(tandem_load_create(&desc, &load, &error), TANDEM_INVALID_ARGUMENT);
+  assert_non_null(strstr(error.message, "flags"));
   struct tandem_option unknown = {"no_such_option", "1"};
   desc = good, desc.options = &unknown, desc.option_count = 1;
   assert_int_equal(tandem_load_create(&desc, &load, NULL), TANDEM_BAD_OPTION);
@@ -198,6 +201,37 @@ static void named_data_is_read_once_given_back_and_shares_with_embedded_bytes(vo
   free(named_payload);
 }
 
+static void a_status_that_named_data_invents_is_an_internal_error(void **state) {
+  (void)state;
+  size_t named_size;
+  void *named_payload = fake_payload_create(&named, &named_size);
+  static const int invented[] = {TANDEM_INTERNAL + 1, 4711, -1};
+  for (int i = 0; i < 3; i++) {
+    struct store store = {.answer = (enum tandem_status)invented[i]};
+    struct tandem_named_data data = {get_data, release_data, &store};
+    struct scene_load load = scene_load(fake, named_payload, named_size, NULL);
+    load.named_data = &data;
+    scene_make(&load);
+    assert_int_equal(load.status, TANDEM_INTERNAL);
+    assert_int_equal(load.error.code, TANDEM_INTERNAL);
+    assert_non_null(strstr(load.error.message, "weights"));
+  }
+  free(named_payload);
+}
+
+static void no_load_has_no_inputs_and_outputs(void **state) {
+  (void)state;
+  static const struct tandem_io io;
+  const struct tandem_io *inputs = &io, *outputs = &io;
+  size_t input_count = 7, output_count = 7;
+  tandem_load_io(NULL, &inputs, &input_count, &outputs, &output_count);
+  assert_null(inputs);
+  assert_null(outputs);
+  assert_int_equal(input_count, 0);
+  assert_int_equal(output_count, 0);
+  tandem_load_io(NULL, NULL, NULL, NULL, NULL);
+}
+
 /* ---------------------------------------------------------------- runs */
 
 static enum tandem_status run_shape(struct tandem_load *load, int32_t rank, const int64_t *shape,
@@ -230,6 +264,55 @@ static void shapes_that_overflow_are_refused_with_and_without_strides(void **sta
   int64_t negative[] = {16, -8, 1};
   assert_int_equal(run_shape(load.load, 3, fits, negative, 256, &error), TANDEM_INVALID_ARGUMENT);
   assert_non_null(strstr(error.message, "stride"));
+  scene_destroy(&load);
+  free(cube_payload);
+}
+
+static void an_input_of_one_byte_too_few_is_refused(void **state) {
+  (void)state;
+  BOUND(20);
+  struct scene_load load = made(scene_load(fake, payload, size, NULL));
+  struct tandem_error error = {0};
+  int64_t shape[] = {4};
+  assert_int_equal(run_shape(load.load, 1, shape, NULL, 15, &error), TANDEM_INVALID_ARGUMENT);
+  assert_non_null(strstr(error.message, "15"));
+  assert_int_equal(fake_count(fake, FAKE_RUN), 0);
+  assert_int_equal(run_shape(load.load, 1, shape, NULL, 16, &error), TANDEM_OK);
+  scene_destroy(&load);
+}
+
+static void an_output_that_is_not_contiguous_is_refused_by_name(void **state) {
+  (void)state;
+  BOUND(20);
+  size_t cube_size;
+  void *cube_payload = fake_payload_create(&cube, &cube_size);
+  struct scene_load load = made(scene_load(fake, cube_payload, cube_size, NULL));
+  float x[24] = {0}, y[24];
+  struct tandem_tensor in = {
+      .data = x, .size = sizeof x, .dtype = TANDEM_FLOAT32, .rank = 3, .shape = {4, 2, 3}};
+  int64_t last_first[] = {6, 1, 2}, padded[] = {8, 4, 1}, rows[] = {6, 3, 1};
+  const struct {
+    const int64_t *strides;
+    int32_t rank;
+    const char *word; /* NULL: runs */
+  } cases[] = {{last_first, 3, "stride"}, {padded, 3, "stride"}, {rows, TANDEM_MAX_RANK + 1, "rank"},
+               {rows, INT32_MAX, "rank"}, {rows, -1, "rank"},    {rows, 3, NULL}};
+  uint64_t runs = 0;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    struct tandem_tensor out = in;
+    out.data = y;
+    out.rank = cases[i].rank;
+    out.strides = cases[i].strides;
+    struct tandem_run_desc desc = {
+        .struct_size = sizeof desc, .inputs = &in, .input_count = 1, .outputs = &out, .output_count = 1};
+    struct tandem_error error = {0};
+    enum tandem_status status = tandem_load_run(load.load, &desc, &error);
+    runs += cases[i].word == NULL;
+    assert_int_equal(status, cases[i].word ? TANDEM_INVALID_ARGUMENT : TANDEM_OK);
+    assert_int_equal(fake_count(fake, FAKE_RUN), runs);
+    if (cases[i].word && (!strstr(error.message, "output 0 (y)") || !strstr(error.message, cases[i].word)))
+      fail_msg("\"%s\" does not name output 0 (y) and %s", error.message, cases[i].word);
+  }
   scene_destroy(&load);
   free(cube_payload);
 }
@@ -345,6 +428,82 @@ static void a_failing_run_or_reset_leaves_the_load_usable(void **state) {
   scene_destroy(&load);
 }
 
+/* Makes room for an output, and does what a caller had better not do there. */
+struct visit {
+  struct tandem_load *own, *other;
+  enum tandem_status answer, own_run, own_reset, other_run;
+  struct tandem_error error;
+  float room[8];
+};
+
+static enum tandem_status visit_loads(void *user, size_t index, struct tandem_tensor *tensor) {
+  struct visit *visit = user;
+  int64_t shape[] = {4};
+  assert_int_equal(index, 0);
+  if (visit->own) {
+    visit->own_reset = tandem_load_reset(visit->own, NULL);
+    visit->own_run = run_shape(visit->own, 1, shape, NULL, 16, &visit->error);
+    visit->other_run = run_shape(visit->other, 1, shape, NULL, 16, NULL);
+  }
+  tensor->data = visit->room;
+  tensor->size = sizeof visit->room;
+  return visit->answer;
+}
+
+static enum tandem_status run_with(struct tandem_load *load, struct visit *visit,
+                                   struct tandem_error *error) {
+  static float x[4] = {1, 2, 3, 4};
+  struct tandem_tensor in = {.data = x, .size = sizeof x, .dtype = TANDEM_FLOAT32, .rank = 1, .shape = {4}};
+  struct tandem_tensor out = {.dtype = TANDEM_FLOAT32};
+  struct tandem_run_desc desc = {.struct_size = sizeof desc,
+                                 .inputs = &in,
+                                 .input_count = 1,
+                                 .outputs = &out,
+                                 .output_count = 1,
+                                 .resize = visit_loads,
+                                 .resize_user = visit};
+  enum tandem_status status = tandem_load_run(load, &desc, error);
+  float expected[4];
+  fake_expect(&model, x, 4, 0, expected);
+  if (status == TANDEM_OK)
+    assert_memory_equal(visit->room, expected, sizeof expected);
+  return status;
+}
+
+static void a_run_from_a_callback_of_its_own_run_is_refused_and_no_hang(void **state) {
+  (void)state;
+  BOUND(20);
+  struct scene_load load = made(scene_load(fake, payload, size, NULL));
+  struct scene_load other = made(scene_load(fake, payload, size, NULL));
+  struct visit visit = {.own = load.load, .other = other.load};
+  struct tandem_error error = {0};
+  assert_int_equal(run_with(load.load, &visit, &error), TANDEM_OK);
+  assert_int_equal(visit.own_run, TANDEM_INVALID_STATE);
+  assert_non_null(strstr(visit.error.message, "callback"));
+  assert_int_equal(visit.own_reset, TANDEM_INVALID_STATE);
+  assert_int_equal(visit.other_run, TANDEM_OK);
+  assert_true(scene_runs(&load, &model, 0)); /* the turn was given back */
+  scene_destroy(&load);
+  scene_destroy(&other);
+}
+
+static void a_status_that_a_callback_invents_is_an_internal_error(void **state) {
+  (void)state;
+  BOUND(20);
+  struct scene_load load = made(scene_load(fake, payload, size, NULL));
+  static const int invented[] = {TANDEM_INTERNAL + 1, 4711, -1};
+  for (int i = 0; i < 3; i++) {
+    struct visit visit = {.answer = (enum tandem_status)invented[i]};
+    struct tandem_error error = {0};
+    assert_int_equal(run_with(load.load, &visit, &error), TANDEM_INTERNAL);
+    assert_int_equal(error.code, TANDEM_INTERNAL);
+    assert_non_null(strstr(error.message, "output y"));
+  }
+  struct visit refuses = {.answer = TANDEM_OUT_OF_MEMORY}; /* one that exists goes through as it is */
+  assert_int_equal(run_with(load.load, &refuses, NULL), TANDEM_OUT_OF_MEMORY);
+  scene_destroy(&load);
+}
+
 struct meddler {
   struct scene_load *load;
   bool passed;
@@ -398,13 +557,19 @@ int main(void) {
       TEST(information_is_complete),
       TEST(an_unknown_compile_spec_is_told_once_and_ignored),
       TEST(named_data_is_read_once_given_back_and_shares_with_embedded_bytes),
+      TEST(a_status_that_named_data_invents_is_an_internal_error),
+      TEST(no_load_has_no_inputs_and_outputs),
       TEST(shapes_that_overflow_are_refused_with_and_without_strides),
+      TEST(an_input_of_one_byte_too_few_is_refused),
+      TEST(an_output_that_is_not_contiguous_is_refused_by_name),
       TEST(empty_tensors_run_when_the_bounds_allow_them),
       TEST(a_scalar_runs),
       TEST(a_dimension_of_one_may_have_any_stride),
       TEST(a_malformed_run_is_refused),
       TEST(streams_are_refused_for_a_vendor_without_them),
       TEST(a_failing_run_or_reset_leaves_the_load_usable),
+      TEST(a_run_from_a_callback_of_its_own_run_is_refused_and_no_hang),
+      TEST(a_status_that_a_callback_invents_is_an_internal_error),
       TEST(a_run_that_waits_for_its_turn_ends_before_the_load_is_destroyed),
   };
   int failed = cmocka_run_group_tests_name("load", tests, NULL, NULL);

@@ -811,6 +811,38 @@ static void settings_without_memory_change_nothing(void **state) {
   set_process(NULL, "profile", NULL);
 }
 
+static void a_name_is_known_or_not_whatever_the_environment_says(void **state) {
+  (void)state;
+  for (int malformed = 0; malformed < 2; malformed++) {
+    if (malformed) {
+      setenv("TANDEM_OPT_USE_SHARED_ENGINES", "maybe", 1);
+      setenv("TANDEM_OPT_PROFILE", "x", 1);
+    }
+    assert_true(tandem_option_known("north", "use_shared_engines"));
+    assert_true(tandem_option_known("north", "use_cuda_graphs")); /* upstream's spelling */
+    assert_true(tandem_option_known("NorthBackend", "north_text"));
+    assert_false(tandem_option_known("south", "north_text"));
+    assert_false(tandem_option_known("north", "nonsense"));
+    assert_false(tandem_option_known("north", ""));
+    assert_false(tandem_option_known("WestBackend", "profile"));
+    assert_false(tandem_option_known(NULL, "profile"));
+    assert_false(tandem_option_known("north", NULL));
+  }
+  unsetenv("TANDEM_OPT_USE_SHARED_ENGINES");
+  unsetenv("TANDEM_OPT_PROFILE");
+}
+
+static void a_value_with_line_breaks_is_refused_in_one_line(void **state) {
+  (void)state;
+  struct tandem_error error;
+  assert_int_equal(tandem_set_option("north", "profile", "1\nforged: all is well\r\n", &error),
+                   TANDEM_BAD_OPTION);
+  assert_non_null(strstr(error.message, "forged"));
+  assert_null(strpbrk(error.message, "\r\n"));
+  assert_int_equal(tandem_set_option("north", "no\nsense", "1", &error), TANDEM_BAD_OPTION);
+  assert_null(strpbrk(error.message, "\r\n"));
+}
+
 static void an_unknown_backend_is_not_found(void **state) {
   (void)state;
   char value[8];
@@ -1078,6 +1110,8 @@ int main(void) {
       cmocka_unit_test(a_backend_s_setting_hides_the_one_for_all),
       cmocka_unit_test(settings_do_not_grow_with_use),
       cmocka_unit_test(settings_without_memory_change_nothing),
+      cmocka_unit_test(a_name_is_known_or_not_whatever_the_environment_says),
+      cmocka_unit_test(a_value_with_line_breaks_is_refused_in_one_line),
       cmocka_unit_test(an_unknown_backend_is_not_found),
       cmocka_unit_test(a_value_is_read_whole_or_not_at_all),
       cmocka_unit_test(a_load_without_memory_is_refused),

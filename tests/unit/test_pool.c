@@ -337,6 +337,39 @@ static void every_part_of_the_identity_tells_engines_apart(void **state) {
   destroy_all(loads, count);
 }
 
+static uint64_t current_context;
+
+static enum tandem_status resolve_in_context(const struct tandem_payload *payload, const char *const *options,
+                                             struct tandem_resolution *resolution,
+                                             struct tandem_error *error) {
+  resolution->context_id = current_context;
+  return fake_vendor_table(plain)->resolve(payload, options, resolution, error);
+}
+
+static void loads_in_other_device_contexts_do_not_share(void **state) {
+  (void)state;
+  BOUND(30);
+  static struct tandem_vendor vendor;
+  vendor = *fake_vendor_table(plain);
+  vendor.name = "fake-contexts";
+  vendor.backend = "FakeContextsBackend";
+  vendor.resolve = resolve_in_context;
+  assert_int_equal(tandem_vendor_register(&vendor, NULL), TANDEM_OK);
+  static const uint64_t contexts[] = {0, 1, UINT64_C(1) << 40, 1};
+  struct scene_load loads[4];
+  for (int i = 0; i < 4; i++) {
+    current_context = contexts[i];
+    loads[i] = LOAD(plain, a, NULL);
+    loads[i].backend = vendor.backend;
+    scene_make(&loads[i]);
+    assert_made(&loads[i]);
+    assert_int_equal(scene_info(&loads[i]).shared, i == 3);
+  }
+  assert_int_equal(fake_count(plain, FAKE_BUILD), 3);
+  assert_int_equal(scene_info(&loads[3]).engine_id, scene_info(&loads[1]).engine_id);
+  destroy_all(loads, 4);
+}
+
 static void what_belongs_to_the_load_does_not_part_engines(void **state) {
   (void)state;
   BOUND(30);
@@ -595,6 +628,26 @@ static void after_an_own_copy_that_failed_the_load_shares_and_the_errors_are_war
   assert_true(scene_find_line("shares engine", line) > line);
   scene_destroy(&first);
   scene_destroy(&second);
+}
+
+static void a_second_own_copy_that_does_not_fit_ends_the_load(void **state) {
+  (void)state;
+  BOUND(30);
+  struct scene_latch latch;
+  scene_latch_init(&latch);
+  struct scene_load first = LOAD(plain, a, NULL), second = LOAD(plain, a, "flight_timeout_ms", "1", NULL);
+  fake_call_back(plain, FAKE_BUILD, 1, scene_latch_wait, &latch);
+  scene_start(&first);
+  assert_true(fake_wait_inside(plain, FAKE_BUILD, 1));
+  fake_fail_at(plain, FAKE_BUILD, 1, 2, TANDEM_OUT_OF_MEMORY, "no copy"); /* a third attempt would succeed */
+  scene_make(&second);
+  assert_int_equal(second.status, TANDEM_OUT_OF_MEMORY);
+  assert_non_null(strstr(second.error.message, "no copy"));
+  assert_int_equal(fake_count(plain, FAKE_BUILD), 3);
+  scene_latch_open(&latch);
+  scene_join(&first);
+  assert_made(&first);
+  scene_destroy(&first);
 }
 
 static void a_long_wait_is_told_and_a_lock_holder_waits_ten_seconds(void **state) {
@@ -1211,6 +1264,99 @@ static void a_fork_inside_a_vendors_call_leaves_both_sides_usable(void **state) 
   }
 }
 
+/* Both sides go on from inside the vendor's call; `user` gets what fork returned. */
+static void fork_and_go_on(void *user) {
+  pid_t *child = user;
+  fflush(NULL);
+  *child = fork();
+  if (*child == 0)
+    bound_set("a child that was forked inside a vendor's call", 5);
+}
+
+static void a_run_that_forked_ends_in_the_child_too(void **state) {
+  (void)state;
+  BOUND(60);
+  pid_t child = -1;
+  struct scene_load load = made(LOAD(keeps, a, NULL));
+  fake_call_back(keeps, FAKE_RUN, 1, fork_and_go_on, &child);
+  bool runs = scene_runs(&load, &a.model, 0);
+  if (child == 0) {
+    runs = runs && scene_runs(&load, &a.model, 0) && tandem_load_reset(load.load, NULL) == TANDEM_OK;
+    scene_destroy(&load); /* waits for uses that are under way: there is none */
+    bound_end_child(runs && scene_stats().engines == 0 ? 0 : 1);
+  }
+  int status = end_of(child);
+  assert_true(runs);
+  assert_true(scene_runs(&load, &a.model, 0));
+  scene_destroy(&load);
+  assert_int_equal(status, 0);
+}
+
+static void a_build_that_forked_is_published_in_the_child_too(void **state) {
+  (void)state;
+  BOUND(60);
+  pid_t child = -1;
+  struct scene_load first = LOAD(keeps, a, NULL), second = LOAD(keeps, a, NULL);
+  fake_call_back(keeps, FAKE_BUILD, 1, fork_and_go_on, &child);
+  scene_make(&first);
+  scene_make(&second);
+  bool made = first.status == TANDEM_OK && second.status == TANDEM_OK;
+  bool shared = made && scene_info(&second).shared && scene_info(&first).users == 2 &&
+                scene_stats().engines == 1 && scene_runs(&second, &a.model, 0);
+  scene_destroy(&first);
+  scene_destroy(&second);
+  bool gone = scene_stats().engines == 0;
+  if (child == 0)
+    bound_end_child(shared && gone ? 0 : 1);
+  int status = end_of(child);
+  assert_true(shared && gone);
+  assert_int_equal(status, 0);
+}
+
+/* In the child of a process where a waiter was building for itself: 0 when a waiter gets that turn here. */
+static int build_for_oneself(void) {
+  struct scene_latch latch;
+  scene_latch_init(&latch);
+  struct scene_load slow = LOAD(keeps, a, NULL), other = LOAD(keeps, a, "flight_timeout_ms", "1", NULL);
+  fake_call_back(keeps, FAKE_BUILD, 1, scene_latch_wait, &latch);
+  scene_start(&slow);
+  if (!fake_wait_inside(keeps, FAKE_BUILD, 1))
+    return 1;
+  scene_make(&other); /* would wait for the slow one for as long as that takes */
+  bool alone = other.status == TANDEM_OK && scene_info(&other).fallback && !scene_info(&other).shared;
+  scene_latch_open(&latch);
+  scene_join(&slow);
+  scene_destroy(&other);
+  scene_destroy(&slow);
+  return alone ? 0 : 2;
+}
+
+static void a_forked_child_has_the_turn_that_a_thread_of_its_parent_had(void **state) {
+  (void)state;
+  BOUND(60);
+  struct scene_load first = LOAD(plain, a, NULL), second = LOAD(plain, a, "flight_timeout_ms", "1", NULL);
+  fake_gate_close(plain, FAKE_BUILD);
+  scene_start(&first);
+  assert_true(fake_wait_inside(plain, FAKE_BUILD, 1));
+  scene_start(&second);
+  assert_true(fake_wait_inside(plain, FAKE_BUILD, 2)); /* it has the turn to build for itself */
+  fflush(NULL);
+  pid_t child = fork();
+  if (child == 0) {
+    bound_set("the child of a_forked_child_has_the_turn_that_a_thread_of_its_parent_had", 5);
+    bound_end_child(build_for_oneself());
+  }
+  int status = end_of(child);
+  fake_gate_open(plain, FAKE_BUILD);
+  scene_join(&first);
+  scene_join(&second);
+  assert_made(&first);
+  assert_made(&second);
+  scene_destroy(&first);
+  scene_destroy(&second);
+  assert_int_equal(status, 0);
+}
+
 static void exit_without_unloading_is_clean(void **state) {
   (void)state;
   BOUND(60);
@@ -1413,6 +1559,107 @@ static void an_engine_whose_file_changed_is_not_shared(void **state) {
   unmap_payload(&mapped, &a);
 }
 
+/* In place; the stamp differs for sure, however coarse the file system's clock is. */
+static void rewrite(const struct mapped *mapped, const void *bytes, size_t size) {
+  struct timespec times[2] = {{.tv_sec = 1000000000}, {.tv_sec = 1000000000}};
+  assert_int_equal(pwrite(mapped->file, bytes, size, 0), (ssize_t)size);
+  assert_int_equal(futimens(mapped->file, times), 0);
+}
+
+/* A's file becomes B's after a load took the digest of A and before it builds. */
+static void an_engine_of_a_file_rewritten_before_the_build_is_not_shared(void **state) {
+  (void)state;
+  BOUND(30);
+  struct mapped mapped = map_payload(&a);
+  struct scene_load first = scene_load(plain, mapped.map, a.size, NULL);
+  struct scene_load waiters[3] = {LOAD(plain, a, NULL), LOAD(plain, a, NULL), LOAD(plain, a, NULL)};
+  struct tandem_stats before = scene_stats();
+  fake_gate_close(plain, FAKE_BUILD);
+  scene_start(&first);
+  assert_true(fake_wait_inside(plain, FAKE_BUILD, 1));
+  for (int i = 0; i < 3; i++)
+    scene_start(&waiters[i]);
+  assert_true(scene_wait_waiting(3));
+  rewrite(&mapped, b.payload, b.size);
+  fake_gate_open(plain, FAKE_BUILD);
+  scene_join(&first);
+  assert_made(&first);
+  assert_true(scene_runs(&first, &b.model, 0)); /* what it was built from */
+  for (int i = 0; i < 3; i++) {
+    scene_join(&waiters[i]);
+    assert_made(&waiters[i]);
+    assert_true(scene_runs(&waiters[i], &a.model, 0));
+    assert_int_equal(scene_info(&waiters[i]).users, 3); /* with each other */
+  }
+  int line = scene_find_line("changed while it was loaded", 0);
+  assert_true(line >= 0);
+  assert_int_equal(scene_line_level(line), TANDEM_LOG_WARNING);
+  struct scene_load later = made(LOAD(plain, a, NULL));
+  assert_true(scene_info(&later).shared && scene_runs(&later, &a.model, 0));
+  assert_int_equal(scene_info(&first).users, 1);
+  assert_int_equal(scene_stats().builds - before.builds, 2);
+  assert_int_equal(scene_stats().engines, 2);
+  scene_destroy(&first);
+  destroy_all(waiters, 3);
+  scene_destroy(&later);
+  unmap_payload(&mapped, &a);
+}
+
+/* Where the vendor keeps the bytes their stamp is taken at the build: it is the rewritten file's own. */
+static void a_mapped_engine_of_a_file_rewritten_during_a_teardown_is_not_shared(void **state) {
+  (void)state;
+  BOUND(30);
+  struct mapped mapped = map_payload(&a);
+  struct scene_load gone = made(LOAD(keeps, a, NULL));
+  struct scene_load first = scene_load(keeps, mapped.map, a.size, NULL);
+  fake_gate_close(keeps, FAKE_ENGINE_DESTROY);
+  scene_start_destroy(&gone);
+  assert_true(fake_wait_inside(keeps, FAKE_ENGINE_DESTROY, 1));
+  scene_start(&first);
+  assert_true(scene_wait_waiting(1)); /* the digest is taken */
+  rewrite(&mapped, b.payload, b.size);
+  fake_gate_open(keeps, FAKE_ENGINE_DESTROY);
+  scene_join(&gone);
+  scene_join(&first);
+  assert_made(&first);
+  assert_int_equal(scene_info(&first).payload_bytes, TANDEM_PAYLOAD_MAPPED);
+  assert_true(scene_runs(&first, &b.model, 0));
+  struct scene_load second = made(LOAD(keeps, a, NULL)), third = made(LOAD(keeps, a, NULL));
+  assert_false(scene_info(&second).shared);
+  assert_true(scene_info(&third).shared);
+  assert_true(scene_runs(&second, &a.model, 0));
+  assert_true(scene_runs(&third, &a.model, 0));
+  scene_destroy(&first);
+  scene_destroy(&second);
+  scene_destroy(&third);
+  unmap_payload(&mapped, &a);
+}
+
+static void a_bad_program_that_a_rewrite_made_is_the_error_of_its_load_only(void **state) {
+  (void)state;
+  BOUND(30);
+  struct mapped mapped = map_payload(&a);
+  struct scene_load first = scene_load(plain, mapped.map, a.size, NULL), waiter = LOAD(plain, a, NULL);
+  void *zeros = calloc(1, a.size);
+  assert_non_null(zeros);
+  fake_gate_close(plain, FAKE_BUILD);
+  scene_start(&first);
+  assert_true(fake_wait_inside(plain, FAKE_BUILD, 1));
+  scene_start(&waiter);
+  assert_true(scene_wait_waiting(1));
+  rewrite(&mapped, zeros, a.size);
+  fake_gate_open(plain, FAKE_BUILD);
+  scene_join(&first);
+  scene_join(&waiter);
+  assert_int_equal(first.status, TANDEM_BAD_PROGRAM);
+  assert_made(&waiter);
+  assert_true(scene_runs(&waiter, &a.model, 0));
+  assert_true(scene_find_line("changed while it was loaded", 0) >= 0);
+  scene_destroy(&waiter);
+  unmap_payload(&mapped, &a);
+  free(zeros);
+}
+
 static void an_engine_whose_file_was_replaced_by_rename_is_shared(void **state) {
   (void)state;
   BOUND(30);
@@ -1488,6 +1735,7 @@ int main(void) {
       TEST(every_budget_shares_when_nothing_streams),
       TEST(a_vendor_without_budgets_ignores_them),
       TEST(every_part_of_the_identity_tells_engines_apart),
+      TEST(loads_in_other_device_contexts_do_not_share),
       TEST(what_belongs_to_the_load_does_not_part_engines),
       TEST(no_lock_is_held_during_any_entry_of_a_vendor),
       TEST(no_lock_is_held_during_the_sink),
@@ -1497,6 +1745,7 @@ int main(void) {
       TEST(a_load_that_holds_a_lock_builds_for_itself_after_the_timeout),
       TEST(one_waiter_at_a_time_builds_for_itself),
       TEST(after_an_own_copy_that_failed_the_load_shares_and_the_errors_are_warnings),
+      TEST(a_second_own_copy_that_does_not_fit_ends_the_load),
       TEST(a_long_wait_is_told_and_a_lock_holder_waits_ten_seconds),
       TEST(a_load_inside_a_build_is_private),
       TEST(a_load_inside_a_teardown_is_private),
@@ -1519,6 +1768,9 @@ int main(void) {
       TEST(a_forked_child_does_not_wait_for_a_teardown_of_its_parent),
       TEST(a_forked_child_does_not_wait_for_a_run_of_its_parent),
       TEST(a_fork_inside_a_vendors_call_leaves_both_sides_usable),
+      TEST(a_run_that_forked_ends_in_the_child_too),
+      TEST(a_build_that_forked_is_published_in_the_child_too),
+      TEST(a_forked_child_has_the_turn_that_a_thread_of_its_parent_had),
       TEST(exit_without_unloading_is_clean),
       TEST(unloading_in_an_exit_handler_is_clean),
       TEST(cancellation_is_acted_on_after_the_call),
@@ -1527,6 +1779,9 @@ int main(void) {
       TEST(only_the_expected_bytes_get_an_engine),
       TEST(kept_bytes_are_mapped_or_copied_as_asked),
       TEST(an_engine_whose_file_changed_is_not_shared),
+      TEST(an_engine_of_a_file_rewritten_before_the_build_is_not_shared),
+      TEST(a_mapped_engine_of_a_file_rewritten_during_a_teardown_is_not_shared),
+      TEST(a_bad_program_that_a_rewrite_made_is_the_error_of_its_load_only),
       TEST(an_engine_whose_file_was_replaced_by_rename_is_shared),
       TEST(every_failing_allocation_with_budgets_and_kept_bytes_leaves_nothing),
   };

@@ -94,6 +94,23 @@ static void an_error_carries_code_and_sentence(void **state) {
   assert_string_equal(reason, "from outside");
 }
 
+static void an_error_is_one_line_whatever_it_quotes(void **state) {
+  (void)state;
+  struct tandem_error error;
+  char whole[LONG + 32];
+  td_fail(&error, TANDEM_BAD_OPTION, "found '%s'", "a\nb\r\nc");
+  assert_string_equal(error.message, "found 'a b  c'");
+  tandem_last_reason(whole, sizeof(whole));
+  assert_string_equal(whole, "found 'a b  c'");
+  tandem_fail(&error, TANDEM_BAD_OPTION, "from\n%s", "outside");
+  assert_string_equal(error.message, "from outside");
+  td_fail(&error, TANDEM_BAD_OPTION, "%s\nend\r", long_text()); /* too long for the error */
+  assert_null(strpbrk(error.message, "\r\n"));
+  assert_int_equal(tandem_last_reason(whole, sizeof(whole)), strlen(long_text()) + strlen(" end "));
+  assert_null(strpbrk(whole, "\r\n"));
+  assert_string_equal(whole + strlen(long_text()), " end ");
+}
+
 static void a_message_may_quote_the_error_it_goes_to(void **state) {
   (void)state;
   struct tandem_error error;
@@ -235,6 +252,7 @@ int main(void) {
       cmocka_unit_test(every_status_has_its_name_and_text),
       cmocka_unit_test(every_dtype_has_its_size_and_name),
       cmocka_unit_test(an_error_carries_code_and_sentence),
+      cmocka_unit_test(an_error_is_one_line_whatever_it_quotes),
       cmocka_unit_test(a_message_may_quote_the_error_it_goes_to),
       cmocka_unit_test(a_long_message_is_cut_in_the_error_and_whole_in_the_reason),
       cmocka_unit_test(the_longest_message_that_fits_is_not_cut),

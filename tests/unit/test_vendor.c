@@ -85,6 +85,35 @@ static void a_table_that_lacks_something_is_refused_by_name(void **state) {
   assert_refused(&strange, TANDEM_INVALID_ARGUMENT, "options");
 }
 
+static void an_option_that_would_mislead_is_refused_by_name(void **state) {
+  (void)state;
+  struct tandem_vendor vendor = *fake_vendor_table(fake);
+  vendor.name = "another";
+  vendor.backend = "AnotherBackend";
+  vendor.option_count = 2;
+  static const struct {
+    struct tandem_vendor_option option;
+    const char *words[2];
+  } cases[] = {
+      {{.name = NULL}, {"option 1", "no name"}},
+      {{.name = ""}, {"option 1", "no name"}},
+      {{.name = "knob", .kind = (enum tandem_option_kind)(TANDEM_OPTION_CHOICE + 1)}, {"knob", "kind 4"}},
+      {{.name = "knob", .kind = (enum tandem_option_kind) - 1}, {"knob", "kind -1"}},
+      {{.name = "knob", .kind = TANDEM_OPTION_CHOICE}, {"knob", "without choices"}},
+      {{.name = "knob", .kind = TANDEM_OPTION_CHOICE, .choices = ""}, {"knob", "without choices"}},
+      {{.name = "use_shared_engines", .kind = TANDEM_OPTION_BOOL}, {"use_shared_engines", "rename"}},
+      {{.name = "trust_domain"}, {"trust_domain", "rename"}},
+      {{.name = "use_cuda_graphs"}, {"use_cuda_graphs", "rename"}}, /* upstream's spelling */
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    struct tandem_vendor_option rows[] = {{.name = "good", .kind = TANDEM_OPTION_COUNT}, cases[i].option};
+    vendor.options = rows;
+    for (int k = 0; k < 2; k++)
+      assert_refused(&vendor, TANDEM_INVALID_ARGUMENT, cases[i].words[k]);
+    assert_refused(&vendor, TANDEM_INVALID_ARGUMENT, "another");
+  }
+}
+
 static void a_name_or_backend_is_taken_once(void **state) {
   (void)state;
   struct tandem_vendor vendor = *fake_vendor_table(fake);
@@ -283,6 +312,47 @@ static void a_vendor_without_optional_entries_works(void **state) {
                    TANDEM_OK);
 }
 
+static uint64_t empty_builds;
+
+static enum tandem_status build_nothing(const struct tandem_build_desc *desc, void **engine,
+                                        struct tandem_engine_info *info, struct tandem_error *error) {
+  (void)desc, (void)engine, (void)info, (void)error;
+  empty_builds++;
+  return TANDEM_OK;
+}
+
+static void a_build_without_an_engine_is_an_internal_error_and_leaves_nothing(void **state) {
+  (void)state;
+  BOUND(20);
+  static struct tandem_vendor vendor; /* keeps bytes, which are to go too */
+  struct fake_vendor *base = fake_vendor_create("hollow base", "HollowBaseBackend", 0);
+  assert_non_null(base);
+  vendor = *fake_vendor_table(base);
+  vendor.name = "hollow";
+  vendor.backend = "HollowBackend";
+  vendor.flags = TANDEM_VENDOR_KEEPS_ENGINE_BYTES;
+  vendor.build = build_nothing;
+  assert_int_equal(tandem_vendor_register(&vendor, NULL), TANDEM_OK);
+  uint64_t live = 0;
+  for (uint64_t i = 0; i < 3; i++) {
+    struct scene_load load =
+        scene_load(base, payload, size, "use_shared_engines", i == 2 ? "false" : "true", NULL);
+    load.backend = vendor.backend;
+    scene_make(&load);
+    assert_int_equal(load.status, TANDEM_INTERNAL);
+    assert_null(load.load);
+    assert_non_null(strstr(load.error.message, "hollow"));
+    assert_non_null(strstr(load.error.message, "no engine"));
+    assert_int_equal(empty_builds, i + 1); /* no entry is left to find */
+    assert_int_equal(fake_count(base, FAKE_CONTEXT_CREATE) + fake_count(base, FAKE_ENGINE_DESTROY), 0);
+    assert_int_equal(fake_live_payloads(base), 0);
+    assert_int_equal(scene_stats().engines, 0);
+    if (i == 0)
+      live = td_memory_live();
+    assert_int_equal(td_memory_live(), live);
+  }
+}
+
 static void keep_fact(void *user, const char *key, const char *value) {
   char *text = user;
   size_t used = strlen(text);
@@ -439,6 +509,7 @@ int main(void) {
     return 1;
   const struct CMUnitTest tests[] = {
       TEST(a_table_that_lacks_something_is_refused_by_name),
+      TEST(an_option_that_would_mislead_is_refused_by_name),
       TEST(a_name_or_backend_is_taken_once),
       TEST(a_vendor_is_found_by_name_and_by_backend),
       TEST(a_library_that_failed_to_start_is_tried_again),
@@ -447,6 +518,7 @@ int main(void) {
       TEST(a_forked_child_opens_what_another_thread_was_opening),
       TEST(a_load_inside_open_of_its_vendor_is_an_error_and_no_hang),
       TEST(a_vendor_without_optional_entries_works),
+      TEST(a_build_without_an_engine_is_an_internal_error_and_leaves_nothing),
       TEST(describing_a_payload_opens_no_library),
       TEST(information_of_no_vendor_is_refused),
       TEST(libraries_are_opened_with_their_path_and_missing_ones_told_apart),
