@@ -39,7 +39,7 @@ cmake -S "$mutant/tree" -B "$mutant/build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDe
 cmake --build "$mutant/build" -j "$jobs" --target tandem >"$mutant/log" 2>&1 || { cat "$mutant/log" >&2; exit 1; }
 
 # ---------------------------------------------------------------- gather
-rm -rf "$carry" build/carry-rtx1 build/carry-rtx2
+rm -rf "$carry"
 mkdir -p "$carry"/{bin,lib,mutant,plans}
 cp "$build/gpu_bench" "$(find "$build" -type f -name test_standin)" "$carry/bin/"
 cp -L "$build/tandem/libtandem.so.0" "$carry/lib/"
@@ -67,6 +67,7 @@ else
 fi
 if [[ ${1:-} == --rtx ]]; then
   [[ -n $rtx ]] || { say "no libtensorrt_rtx.so.1"; exit 1; }
+  rm -rf build/carry-rtx1 build/carry-rtx2
   mkdir -p build/carry-rtx1 build/carry-rtx2
   xz -3 -T "$jobs" -c "$rtx" >build/carry-rtx1/all
   head -c 27M build/carry-rtx1/all >build/carry-rtx1/part0
