@@ -124,8 +124,8 @@ def compare_pair(bench, model, rounds):
     found = turns(configurations, rounds, lambda *a: bench.measure(model, *a))
     rates = {name: [each["per_second"] for each in results] for name, results in found.items()}
     both = "private, half the threads, pinning off"
-    private = [name for name in rates if name.startswith("private") and name != both]
-    best = max(private, key=lambda name: statistics.median(rates[name]))
+    limited = [name for name in rates if name.startswith("private") and name != both]
+    best = max(limited, key=lambda name: statistics.median(rates[name]))
     middle = [(a + b) / 2 for a, b in zip(rates["shared"], rates["shared again"])]
     return {
         "per_second": {name: spread(values) for name, values in rates.items()},
