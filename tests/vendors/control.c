@@ -268,16 +268,40 @@ static const struct tandem_vendor tables[SLOT_COUNT] = {SLOTS(ENTRIES)};
 
 /* ---------------------------------------------------------------- instances */
 
+static void init_changed(struct fake_vendor *fake) {
+  pthread_condattr_t attributes;
+  pthread_condattr_init(&attributes);
+  pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+  pthread_cond_init(&fake->changed, &attributes);
+  pthread_condattr_destroy(&attributes);
+}
+
+/* A thread at a gate wakes up whenever something changes: a fork must not find it with the mutex. */
+static void lock_all(void) {
+  for (size_t i = 0; i < slot_count; i++)
+    pthread_mutex_lock(&slots[i].mutex);
+}
+
+static void unlock_all(void) {
+  for (size_t i = 0; i < slot_count; i++)
+    pthread_mutex_unlock(&slots[i].mutex);
+}
+
+/* Who waited in the parent is not here. */
+static void unlock_child(void) {
+  for (size_t i = 0; i < slot_count; i++)
+    init_changed(&slots[i]);
+  unlock_all();
+}
+
 struct fake_vendor *fake_vendor_create(const char *name, const char *backend, uint32_t flags) {
   if (slot_count == SLOT_COUNT)
     return NULL;
   struct fake_vendor *fake = &slots[slot_count];
-  pthread_condattr_t attributes;
-  pthread_condattr_init(&attributes);
-  pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+  if (slot_count == 0 && pthread_atfork(lock_all, unlock_all, unlock_child) != 0)
+    return NULL;
   pthread_mutex_init(&fake->mutex, NULL);
-  pthread_cond_init(&fake->changed, &attributes);
-  pthread_condattr_destroy(&attributes);
+  init_changed(fake);
   fake->engines = calloc(OBJECT_MAX, sizeof *fake->engines);
   fake->contexts = calloc(OBJECT_MAX, sizeof *fake->contexts);
   snprintf(fake->name, sizeof fake->name, "%s", name);

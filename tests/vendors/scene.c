@@ -277,3 +277,24 @@ const char *scene_line(int index) {
   pthread_mutex_unlock(&kept.mutex);
   return line;
 }
+
+/* ---------------------------------------------------------------- fork */
+
+static void lock_records(void) {
+  pthread_mutex_lock(&waits.mutex);
+  pthread_mutex_lock(&kept.mutex);
+}
+
+static void unlock_records(void) {
+  pthread_mutex_unlock(&kept.mutex);
+  pthread_mutex_unlock(&waits.mutex);
+}
+
+static void unlock_records_of_child(void) {
+  pthread_cond_init(&waits.changed, NULL); /* who waited in the parent is not here */
+  unlock_records();
+}
+
+__attribute__((constructor)) static void guard_fork(void) {
+  pthread_atfork(lock_records, unlock_records, unlock_records_of_child);
+}
