@@ -236,9 +236,10 @@ TANDEM_API void tandem_load_destroy(struct tandem_load *load);
 TANDEM_API void tandem_load_io(const struct tandem_load *load, const struct tandem_io **inputs,
                                size_t *input_count, const struct tandem_io **outputs, size_t *output_count);
 
-/* Called on the running thread, once for each output (an index of run->outputs) whose real shape is not the one in `outputs`, before
- * anything is written to it: `tensor` has the real rank and shape, and the callback sets data and size to
- * memory that fits. A status other than OK ends the run with it. It must not use the load. */
+/* Called on the running thread, once for each output (an index of run->outputs) whose real shape is not the
+ * one in `outputs`, before anything is written to it: `tensor` has the real rank and shape, and the callback
+ * sets data and size to memory that fits. A status other than OK ends the run with it. It must not use the
+ * load. */
 typedef enum tandem_status (*tandem_resize_fn)(void *user, size_t output, struct tandem_tensor *tensor);
 
 struct tandem_run_desc {
@@ -258,8 +259,8 @@ struct tandem_run_desc {
 
 /* Runs the load once; returns when its outputs are written, unless return_early asks otherwise: then inputs
  * and outputs must stay until the event. Device memory is used in place, whatever host memory the device
- * cannot reach is staged. Blocks while another thread runs this load; two
- * loads run at the same time, of one engine or not. An error leaves the load usable, outputs undefined.
+ * cannot reach is staged. Blocks while another thread runs this load; two loads run at the same
+ * time, of one engine or not. An error leaves the load usable, outputs undefined.
  * Errors: INVALID_ARGUMENT (count, rank, dtype, layout, bounds, room: the tensor is named), OUT_OF_MEMORY,
  * DEVICE_ERROR, DEVICE_LOST (also a load inherited through fork), BAD_PROGRAM, INTERNAL. */
 TANDEM_API enum tandem_status tandem_load_run(struct tandem_load *load, const struct tandem_run_desc *run,
@@ -296,7 +297,8 @@ struct tandem_load_info {
   char vendor[32];
   char vendor_version[128];
   char device[64];
-  char options[512];           /* effective options, "key=value;..." */
+  char options[512];           /* "key=value;..." of the vendor's options that are not at their default, as
+                                  they count for the identity; empty: none. tandem's own are not listed */
 };
 
 /* Fills *info; set info->struct_size first. */
