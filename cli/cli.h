@@ -21,6 +21,7 @@ int td_inspect_command(int count, char **arguments);
 int td_doctor_command(int count, char **arguments);
 int td_demo_command(int count, char **arguments);
 int td_policy_command(int count, char **arguments);   /* hidden, in demo.c: the child that makes the policy */
+int td_measure_command(int count, char **arguments);  /* hidden, in demo.c: a child that measures loads */
 int td_constant_command(int count, char **arguments); /* hidden, in constant.c: what OpenVINO alone leaves */
 
 /* ---------------------------------------------------------------- args.c */
@@ -68,7 +69,9 @@ const char *td_bar(double fraction, int width);
 bool td_print_json(cJSON *document);
 
 /* Steps on stderr, one piece of work at a time: a bar on a terminal, else plain lines; nothing for work that
- * ends within a second. Steps may come from any thread; `what` NULL keeps the text. */
+ * ends within a second. Steps may come from any thread; `what` NULL keeps the text. A prefix, borrowed,
+ * stands before every text: several processes of one command may work in turn. */
+void td_progress_prefix(const char *prefix);
 void td_progress_begin(const char *what, uint64_t total);
 void td_progress_step(const char *what);
 void td_progress_end(void);

@@ -195,9 +195,20 @@ static void remove_folder(const char *folder) {
 
 /* ---------------------------------------------------------------- the two measurements */
 
+/* `tandem run` whose progress says which of the two measurements it is. */
+int td_measure_command(int count, char **arguments) {
+  if (count < 1) {
+    td_complain("_measure: takes a label and the arguments of 'tandem run'");
+    return TD_EXIT_USAGE;
+  }
+  td_progress_prefix(arguments[0]);
+  return td_run_command(count - 1, arguments + 1);
+}
+
 static int measure(const char *pte, bool shared, cJSON **measurement) {
   char *arguments[] = {"tandem",
-                       "run",
+                       "_measure",
+                       shared ? "shared" : "unshared",
                        "--json",
                        "--option",
                        shared ? "use_shared_engines=true" : "use_shared_engines=false",

@@ -2,7 +2,8 @@
  *
  * ExecuTorch and the vendors are asked as a load would ask them, so what is shown is what a load gets;
  * TensorRT's products are shown beside the one that is used. The default path is ExecuTorch with OpenVINO:
- * with it usable the exit status is 0, whatever else is missing.
+ * with it usable the exit status is 0, whatever else is missing. A reason may be long, since it names every
+ * place that was looked at: it goes to the JSON, the text has what to do.
  */
 #include "cli.h"
 
@@ -25,7 +26,9 @@ struct finding {
   char version[128];
   char path[512];
   char use[256];
-  char mend[1100]; /* "" when nothing is to be done */
+  char mend[768];    /* "" when nothing is to be done */
+  char reason[1100]; /* why it is not there; "" when it is */
+  bool skipped;      /* not looked at, as `reason` says */
 };
 
 static void find_executorch(struct finding *finding) {
@@ -37,7 +40,8 @@ static void find_executorch(struct finding *finding) {
     snprintf(finding->use, sizeof finding->use, "loads and runs programs");
   } else {
     snprintf(finding->use, sizeof finding->use, "runs programs, but its delegates go elsewhere");
-    snprintf(finding->mend, sizeof finding->mend, "%s", error.message);
+    snprintf(finding->reason, sizeof finding->reason, "%s", error.message);
+    snprintf(finding->mend, sizeof finding->mend, "load tandem before whatever else registers its backends");
   }
 }
 
@@ -58,6 +62,38 @@ static void find_flatc(struct finding *finding) {
   free(real);
 }
 
+/* A library that a variable names is used or is an error, so then the variable is what to mend. */
+static void advise(struct finding *finding, const char *variable, const char *otherwise) {
+  const char *named = getenv(variable);
+  if (named && *named)
+    snprintf(finding->mend, sizeof finding->mend, "correct or unset %s=%.512s", variable, named);
+  else
+    snprintf(finding->mend, sizeof finding->mend, "%s, or set %s", otherwise, variable);
+}
+
+static void advise_tensorrt(struct finding *finding) {
+  static const struct {
+    const char *runtime, *install;
+  } products[] = {{"full", "pip install tensorrt-cu13"},
+                  {"lean", "pip install tensorrt-lean-cu13"},
+                  {"rtx", "pip install tensorrt-rtx-cu13"}};
+  const char *runtime = getenv("TANDEM_TENSORRT_RUNTIME");
+  if (!runtime || !*runtime)
+    runtime = "full";
+  for (size_t i = 0; i < sizeof products / sizeof products[0]; i++)
+    if (strcmp(runtime, products[i].runtime) == 0) {
+      advise(finding, "TANDEM_TENSORRT_LIBRARY", products[i].install);
+      return;
+    }
+  snprintf(finding->mend, sizeof finding->mend, "correct or unset TANDEM_TENSORRT_RUNTIME=%.512s", runtime);
+}
+
+/* The one that the vendor heeds: OPENVINO_LIB_PATH counts where tandem's own is not set. */
+static const char *openvino_variable(void) {
+  const char *own = getenv("TANDEM_OPENVINO_LIBRARY"), *other = getenv("OPENVINO_LIB_PATH");
+  return (!own || !*own) && other && *other ? "OPENVINO_LIB_PATH" : "TANDEM_OPENVINO_LIBRARY";
+}
+
 static bool find_vendor(struct finding *finding, const char *name) {
   struct tandem_vendor_info info;
   struct tandem_error error = {0};
@@ -68,7 +104,8 @@ static bool find_vendor(struct finding *finding, const char *name) {
   snprintf(finding->version, sizeof finding->version, "%s", info.version);
   snprintf(finding->path, sizeof finding->path, "%s", info.path);
   if (!finding->found) {
-    snprintf(finding->mend, sizeof finding->mend, "%s", status == TANDEM_OK ? info.reason : error.message);
+    snprintf(finding->reason, sizeof finding->reason, "%s",
+             status == TANDEM_OK ? info.reason : error.message);
     return true;
   }
   bool active = tandem_executorch_active(info.backend);
@@ -79,16 +116,16 @@ static bool find_vendor(struct finding *finding, const char *name) {
 
 /* What a load would get if only one of TensorRT's products were looked for. The vendor keeps the library that
  * it opened first, so a child asks, before this process opens any. */
-static void find_product(struct finding *finding, const char *product) {
+static void find_product(struct finding *finding, const char *product, const char *install) {
   int ends[2];
+  snprintf(finding->mend, sizeof finding->mend, "%s", install);
   if (pipe(ends) != 0) {
-    snprintf(finding->mend, sizeof finding->mend, "no pipe for a child: %s", strerror(errno));
+    snprintf(finding->reason, sizeof finding->reason, "no pipe for a child: %s", strerror(errno));
     return;
   }
   pid_t child = fork();
   if (child == 0) {
     close(ends[0]);
-    unsetenv("TANDEM_TENSORRT_LIBRARY");
     setenv("TANDEM_TENSORRT_RUNTIME", product, 1);
     struct finding answer = {0};
     find_vendor(&answer, "tensorrt");
@@ -110,15 +147,27 @@ static void find_product(struct finding *finding, const char *product) {
   while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR)
     ;
   if (size < sizeof answer) {
-    snprintf(finding->mend, sizeof finding->mend,
-             "the library ended the process that asked for its version (status "
-             "%#x)",
-             (unsigned)status);
+    snprintf(finding->reason, sizeof finding->reason,
+             "the library ended the process that asked for its version (status %#x)", (unsigned)status);
     return;
   }
   answer.key = finding->key;
   answer.title = finding->title;
+  if (!answer.found)
+    snprintf(answer.mend, sizeof answer.mend, "%s", install);
   *finding = answer;
+}
+
+/* With a library named there is no search, so the row of a product is that library or was not looked at. */
+static void take_named(struct finding *product, const struct finding *used, bool same) {
+  struct finding answer = {.skipped = true};
+  if (used->found && same)
+    answer = *used;
+  else
+    snprintf(answer.reason, sizeof answer.reason, "not looked at: TANDEM_TENSORRT_LIBRARY is set");
+  answer.key = product->key;
+  answer.title = product->title;
+  *product = answer;
 }
 
 /* `product` is `used`, what the vendor took, or there beside it. */
@@ -140,9 +189,14 @@ static void find_cuda(struct finding *finding, struct td_gpus *gpus) {
   snprintf(finding->path, sizeof finding->path, "%s", gpus->path);
   if (finding->found)
     snprintf(finding->use, sizeof finding->use, "%zu GPU%s", gpus->count, gpus->count == 1 ? "" : "s");
-  else
-    snprintf(finding->mend, sizeof finding->mend, "%.900s; only engines for NVIDIA GPUs need it",
-             error.message);
+  else {
+    snprintf(finding->reason, sizeof finding->reason, "%s", error.message);
+    if (*finding->path)
+      snprintf(finding->mend, sizeof finding->mend,
+               "let this process reach a GPU with a driver that knows it");
+    else
+      advise(finding, "TANDEM_CUDA_LIBRARY", "install the NVIDIA driver");
+  }
 }
 
 static cJSON *gpus_json(const struct td_gpus *gpus) {
@@ -171,7 +225,9 @@ static cJSON *finding_json(const struct finding *finding) {
   const struct {
     const char *key, *text;
   } texts[] = {
-      {"version", finding->version}, {"path", finding->path}, {"use", finding->use}, {"mend", finding->mend}};
+      {"version", finding->version}, {"path", finding->path},     {"use", finding->use},
+      {"mend", finding->mend},       {"reason", finding->reason},
+  };
   cJSON *object = cJSON_CreateObject();
   cJSON_AddBoolToObject(object, "found", finding->found);
   for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
@@ -183,7 +239,12 @@ static cJSON *finding_json(const struct finding *finding) {
 }
 
 static void print_finding(const struct finding *finding) {
-  printf("%-13s %s %s\n", finding->title, finding->found ? "found  " : "missing", finding->version);
+  if (finding->skipped)
+    printf("%-13s %s\n", finding->title, finding->reason);
+  else if (finding->found && *finding->version)
+    printf("%-13s found   %s\n", finding->title, finding->version);
+  else
+    printf("%-13s %s\n", finding->title, finding->found ? "found" : "missing");
   if (*finding->path)
     printf("              %s\n", finding->path);
   if (*finding->use)
@@ -212,23 +273,35 @@ int td_doctor_command(int count, char **arguments) {
       [CUDA] = {.key = "cuda", .title = "CUDA driver"},
   };
   struct td_gpus gpus = {0};
-  find_product(&findings[TENSORRT_LEAN], "lean");
-  find_product(&findings[TENSORRT_RTX], "rtx");
+  const char *named = getenv("TANDEM_TENSORRT_LIBRARY");
+  if (!named || !*named) {
+    find_product(&findings[TENSORRT_LEAN], "lean", "pip install tensorrt-lean-cu13");
+    find_product(&findings[TENSORRT_RTX], "rtx", "pip install tensorrt-rtx-cu13");
+  }
   find_executorch(&findings[EXECUTORCH]);
   find_flatc(&findings[FLATC]);
   if (!find_vendor(&findings[OPENVINO], "openvino"))
     snprintf(findings[OPENVINO].mend, sizeof findings[OPENVINO].mend,
              "build tandem with its OpenVINO vendor");
+  else if (!findings[OPENVINO].found)
+    advise(&findings[OPENVINO], openvino_variable(), "pip install 'openvino>=2025.4,<2027'");
   if (!find_vendor(&findings[TENSORRT], "tensorrt"))
     snprintf(findings[TENSORRT].mend, sizeof findings[TENSORRT].mend,
              "build tandem with its TensorRT vendor");
+  else if (!findings[TENSORRT].found)
+    advise_tensorrt(&findings[TENSORRT]);
   find_cuda(&findings[CUDA], &gpus);
   if (findings[TENSORRT].found && !findings[CUDA].found)
     snprintf(findings[TENSORRT].use + strlen(findings[TENSORRT].use),
              sizeof findings[TENSORRT].use - strlen(findings[TENSORRT].use),
              ", but there is no GPU to load them on");
-  tell_product(&findings[TENSORRT_LEAN], &findings[TENSORRT], "lean");
-  tell_product(&findings[TENSORRT_RTX], &findings[TENSORRT], "rtx");
+  if (named && *named) {
+    take_named(&findings[TENSORRT_LEAN], &findings[TENSORRT], strstr(findings[TENSORRT].version, "(lean)"));
+    take_named(&findings[TENSORRT_RTX], &findings[TENSORRT], strstr(findings[TENSORRT].version, "-RTX"));
+  } else {
+    tell_product(&findings[TENSORRT_LEAN], &findings[TENSORRT], "lean");
+    tell_product(&findings[TENSORRT_RTX], &findings[TENSORRT], "rtx");
+  }
   bool usable =
       findings[EXECUTORCH].found && findings[OPENVINO].found && tandem_executorch_active("OpenvinoBackend");
 

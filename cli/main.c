@@ -24,8 +24,9 @@ static const struct {
   const char *name;
   int (*run)(int count, char **arguments);
 } commands[] = {
-    {"demo", td_demo_command},     {"run", td_run_command},        {"inspect", td_inspect_command},
-    {"doctor", td_doctor_command}, {"_policy", td_policy_command}, {"_constant", td_constant_command},
+    {"demo", td_demo_command},        {"run", td_run_command},        {"inspect", td_inspect_command},
+    {"doctor", td_doctor_command},    {"_policy", td_policy_command}, {"_constant", td_constant_command},
+    {"_measure", td_measure_command},
 };
 
 int main(int count, char **arguments) {

@@ -90,19 +90,22 @@ static struct {
   pthread_t thread;
   bool running, stop, terminal;
   char what[128];
+  const char *prefix; /* borrowed; NULL: none */
   uint64_t done, total, began_ns;
   bool shown;
 } progress = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static void draw_locked(uint64_t seconds) {
-  char line[256];
+  char line[256], what[192];
   int n;
+  snprintf(what, sizeof what, "%.40s%s%s", progress.prefix ? progress.prefix : "",
+           progress.prefix ? ": " : "", progress.what);
   if (progress.terminal) {
     int cells = progress.total ? (int)(20 * progress.done / progress.total) : 0;
     n = snprintf(line, sizeof line, "\r[%.*s%.*s] %s %llu s\x1b[K", cells, "####################", 20 - cells,
-                 "....................", progress.what, (unsigned long long)seconds);
+                 "....................", what, (unsigned long long)seconds);
   } else {
-    n = snprintf(line, sizeof line, "%s: step %llu of %llu, %llu s\n", progress.what,
+    n = snprintf(line, sizeof line, "%s: step %llu of %llu, %llu s\n", what,
                  (unsigned long long)progress.done + 1, (unsigned long long)progress.total,
                  (unsigned long long)seconds);
   }
@@ -126,6 +129,10 @@ static void *draw_progress(void *unused) {
   }
   pthread_mutex_unlock(&progress.lock);
   return NULL;
+}
+
+void td_progress_prefix(const char *prefix) {
+  progress.prefix = prefix;
 }
 
 void td_progress_begin(const char *what, uint64_t total) {

@@ -9,7 +9,8 @@
  * Outputs are compared by a digest of each run's bytes, run for run with the first load, from a reset on, so
  * that models with state compare too. A vendor may not repeat itself from one run to the next; then equality
  * means nothing and is given as null. That is found out last, by 50 runs of one request of a private engine,
- * because that engine would show in the memory measured.
+ * because that engine would show in the memory measured; it is no load that was asked for, so a log that was
+ * asked for tells of it only what is wrong.
  */
 #include "cli.h"
 
@@ -38,9 +39,10 @@ static const char help[] =
     "  --option KEY=VALUE   an option for every load; may be given again\n"
     "  --json               one JSON document on stdout\n"
     "\n"
-    "Memory is the growth of this process's private memory (Anonymous + Swap in smaps_rollup) by the load "
-    "and its\n"
-    "first runs. Exit status: 0 done, 1 failed or the outputs differ, 2 called wrongly.\n";
+    "Memory is the growth, by the load and its first runs, of this process's private memory (Anonymous + "
+    "Swap\n"
+    "in smaps_rollup), or of the used device memory of the GPU that the program names. Exit status: 0 done,\n"
+    "1 failed or the outputs differ, 2 called wrongly.\n";
 
 struct arm {
   struct tandem_program *program; /* owned */
@@ -267,21 +269,32 @@ static cJSON *compare_outputs(const struct session *session, const cJSON *determ
   return cJSON_CreateTrue();
 }
 
+/* The options of the repeat check's load, which is private and quiet; `options` has room for two more. */
+static size_t private_options(const struct session *session, struct tandem_option *options) {
+  size_t count = 0;
+  const char *level = NULL;
+  for (size_t i = 0; i < session->option_count; i++) {
+    if (strcmp(session->options[i].key, "log_level") == 0)
+      level = session->options[i].value;
+    else if (strcmp(session->options[i].key, "use_shared_engines") != 0)
+      options[count++] = session->options[i];
+  }
+  options[count++] = (struct tandem_option){"use_shared_engines", "false"};
+  if (level)
+    options[count++] = (struct tandem_option){"log_level", strcmp(level, "error") == 0 ? level : "warning"};
+  return count;
+}
+
 /* 50 runs of one private request, each from a reset on. */
 static enum tandem_status find_determinism(const struct session *session, cJSON **answer,
                                            struct tandem_error *error) {
   struct arm arm = {.outputs = session->arms[0].outputs};
-  struct tandem_option *options = calloc(session->option_count + 1, sizeof *options);
+  struct tandem_option *options = calloc(session->option_count + 2, sizeof *options);
   uint64_t first = 0;
   bool same = true;
   if (!options)
-    return td_refuse(error, TANDEM_OUT_OF_MEMORY, "no memory for %zu options", session->option_count + 1);
-  size_t count = 0;
-  for (size_t i = 0; i < session->option_count; i++)
-    if (strcmp(session->options[i].key, "use_shared_engines") != 0)
-      options[count++] = session->options[i];
-  options[count++] = (struct tandem_option){"use_shared_engines", "false"};
-  load_arm(session, &arm, options, count);
+    return td_refuse(error, TANDEM_OUT_OF_MEMORY, "no memory for %zu options", session->option_count + 2);
+  load_arm(session, &arm, options, private_options(session, options));
   for (size_t k = 0; k < DETERMINISM_RUNS && arm.status == TANDEM_OK; k++) {
     arm.status = tandem_method_reset(arm.method, &arm.error);
     if (arm.status == TANDEM_OK && run_arm(session, &arm, NULL) == TANDEM_OK) {
@@ -449,6 +462,7 @@ static cJSON *describe_loads(const struct session *session, const struct tandem_
   cJSON_AddNumberToObject(document, "joined", (double)stats->joined);
   cJSON_AddNumberToObject(document, "engine_bytes", (double)info.engine_bytes);
   cJSON_AddNumberToObject(document, "bytes_saved", (double)stats->bytes_saved);
+  cJSON_AddBoolToObject(document, "bytes_estimated", stats->bytes_estimated);
   return document;
 }
 
@@ -465,10 +479,15 @@ static void print_session(const cJSON *document) {
   printf("\n");
   if (*vendor) {
     bool saved = td_number(document, "bytes_saved") > 0;
-    printf("engines %.0f, builds %.0f, joined %.0f, engine %.1f MiB, saved %.1f MiB%s\n",
-           td_number(document, "engines"), td_number(document, "builds"), td_number(document, "joined"),
-           td_number(document, "engine_bytes") / 1048576, td_number(document, "bytes_saved") / 1048576,
-           saved ? "" : ": nothing was shared");
+    const char *about = cJSON_IsTrue(cJSON_GetObjectItem(document, "bytes_estimated")) ? "about " : "";
+    const char *why = *about ? " (estimated from the payload's size)" : "";
+    printf("engines %.0f, builds %.0f, joined %.0f, engine %s%.1f MiB", td_number(document, "engines"),
+           td_number(document, "builds"), td_number(document, "joined"), about,
+           td_number(document, "engine_bytes") / 1048576);
+    if (saved)
+      printf(", saved %s%.1f MiB%s\n", about, td_number(document, "bytes_saved") / 1048576, why);
+    else
+      printf("%s: nothing was shared\n", why);
   } else {
     printf("nothing was shared: no part of this method belongs to a backend of tandem\n");
   }

@@ -499,8 +499,8 @@ enum tandem_status register_one(const char *backend, struct tandem_error *error)
     return tandem_fail(
         error, TANDEM_INVALID_STATE,
         "another backend is registered as %s, so programs for it do not share engines: load tandem before "
-        "anything that brings ExecuTorch's own (in Python: import tandem, or "
-        "ctypes.CDLL(\"libtandem_executorch.so\"), before executorch.runtime)",
+        "anything that brings ExecuTorch's own (in Python: ctypes.CDLL(\"libtandem_executorch.so\") before "
+        "executorch.runtime)",
         backend);
   slot = free_slot();
   if (!slot)

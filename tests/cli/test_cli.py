@@ -32,7 +32,7 @@ LOAD_KEYS = {
 }
 KEYS = {
     "program", "method", "backend", "vendor", "vendor_version", "device", "loads", "engines", "builds", "joined",
-    "engine_bytes", "bytes_saved", "outputs_equal", "vendor_deterministic", "run",
+    "engine_bytes", "bytes_saved", "bytes_estimated", "outputs_equal", "vendor_deterministic", "run",
 }
 
 
@@ -64,7 +64,10 @@ def check_golden(name, text):
 def demo(tmp_path_factory):
     """The full demo, once: its document and the policy that it left."""
     pte = tmp_path_factory.mktemp("demo") / "policy.pte"
-    return tandem_json("demo", "--keep", pte), pte
+    result = tandem("demo", "--keep", pte, "--json")
+    for line in result.stderr.splitlines():
+        assert re.match(r"(making the policy|writing the policy|unshared: .*|shared: .*): step ", line), line
+    return json.loads(result.stdout), pte
 
 
 @pytest.fixture(scope="session")
@@ -273,6 +276,27 @@ def test_the_second_shared_load_costs_nothing(demo):
     assert shared["loads"][1]["build_seconds"] == 0 < shared["loads"][0]["build_seconds"]
 
 
+def test_savings_that_are_an_estimate_are_said_to_be_one(small):
+    document = tandem_json("run", small, "--loads", 3)
+    assert document["bytes_estimated"] is True  # OpenVINO does not tell an engine's size
+    assert document["engine_bytes"] == delegate_of(small)["payload_size"]
+    assert document["bytes_saved"] == 2 * document["engine_bytes"]
+    engine, saved = (document[key] / MIB for key in ("engine_bytes", "bytes_saved"))
+    assert (f", engine about {engine:.1f} MiB, saved about {saved:.1f} MiB (estimated from the payload's size)\n"
+            in tandem("run", small, "--loads", 3).stdout)
+    private = tandem("run", small, "--option", "use_shared_engines=false").stdout
+    assert f", engine about {engine:.1f} MiB (estimated from the payload's size): nothing was shared\n" in private
+    assert tandem_json("run", DATA / "portable_mlp.pte")["bytes_estimated"] is False
+
+
+def test_the_log_tells_of_the_loads_asked_for_and_not_of_the_repeat_check(small):
+    result = subprocess.run([TANDEM, "run", small, "--option", "log_level=info"], capture_output=True, text=True,
+                            timeout=LIMIT)
+    assert result.returncode == 0, result.stderr
+    lines = [line for line in result.stderr.splitlines() if "built engine" in line]
+    assert len(lines) == 1 and "built engine 1 " in lines[0]
+
+
 def test_sixteen_shared_loads_cost_little_more_than_one(demo):
     _, pte = demo
     document = tandem_json("run", pte, "--loads", 16, "--repeat", 1)
@@ -408,7 +432,7 @@ def test_doctor_tells_what_is_used(demo):
     assert document["openvino"]["use"] == "serves OpenvinoBackend"
     assert demo[0]["shared"]["vendor_version"] == document["openvino"]["version"]
     for name in ("tensorrt", "tensorrt_lean", "tensorrt_rtx", "cuda"):
-        assert document[name]["found"] != bool(document[name]["mend"])
+        assert document[name]["found"] == (document[name]["mend"] is None) == (document[name]["reason"] is None)
 
 
 def test_doctor_says_how_to_mend_what_is_missing():
@@ -416,9 +440,12 @@ def test_doctor_says_how_to_mend_what_is_missing():
     result = tandem("doctor", "--json", status=1, env=env)
     document = json.loads(result.stdout)
     assert document["usable"] is False and document["openvino"]["found"] is False
-    assert "/nowhere/libopenvino_c.so" in document["openvino"]["mend"]
+    assert document["openvino"]["mend"] == "correct or unset TANDEM_OPENVINO_LIBRARY=/nowhere/libopenvino_c.so"
+    assert "there is no libopenvino_c.so" in document["openvino"]["reason"]
     assert document["openvino"]["mend"] in result.stderr
-    assert "to mend: " in tandem("doctor", status=1, env=env).stdout
+    text = tandem("doctor", status=1, env=env).stdout
+    assert f"to mend: {document['openvino']['mend']}\n" in text and document["openvino"]["reason"] not in text
+    assert "OpenVINO      missing\n" in text and not re.search(r" $", text, re.MULTILINE)
 
 
 # ---------------------------------------------------------------- demo and progress
@@ -488,6 +515,18 @@ def test_short_work_shows_no_progress_and_long_work_plain_lines():
     watch.cancel()
     assert process.communicate()[0] == ""
     assert re.fullmatch(r"\w[\w ]*: step \d+ of \d+, \d+ s\n", line)
+
+
+def test_a_measurement_of_the_demo_says_which_one_it_is():
+    process = subprocess.Popen([TANDEM, "_measure", "unshared", *ENDLESS[1:]], stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True)
+    watch = threading.Timer(LIMIT, process.kill)
+    watch.start()
+    line = process.stderr.readline()
+    process.kill()
+    watch.cancel()
+    assert process.communicate()[0] == ""
+    assert re.fullmatch(r"unshared: (loading|running): step \d+ of \d+, \d+ s\n", line)
 
 
 def test_long_work_shows_a_bar_on_a_terminal():

@@ -190,7 +190,35 @@ def test_doctor_tells_what_is_missing_of_a_gpu():
 
 def test_doctor_refuses_an_unknown_version_by_its_number():
     tensorrt = tandem_json("doctor", env=stand_in(STANDIN_NVINFER_VERSION="120000"))["tensorrt"]
-    assert not tensorrt["found"] and "12.0" in tensorrt["mend"]
+    assert not tensorrt["found"] and "12.0" in tensorrt["reason"]
+    assert tensorrt["mend"].startswith("correct or unset TANDEM_TENSORRT_LIBRARY=")
+
+
+@pytest.mark.parametrize("layout,filled", [("11", None), ("lean", "tensorrt_lean"), ("rtx", "tensorrt_rtx")])
+def test_doctor_looks_at_no_product_beside_a_named_library(layout, filled):
+    document = tandem_json("doctor", env=stand_in(layout))
+    text = tandem("doctor", env=stand_in(layout)).stdout
+    for name, title in [("tensorrt_lean", "TensorRT lean"), ("tensorrt_rtx", "TensorRT RTX ")]:
+        if name == filled:
+            assert document[name] == document["tensorrt"] and document[name]["found"]
+        else:
+            assert not document[name]["found"] and document[name]["mend"] is None
+            assert document[name]["reason"] == "not looked at: TANDEM_TENSORRT_LIBRARY is set"
+            assert f"{title} {document[name]['reason']}\n" in text
+
+
+def test_doctor_gives_one_install_for_each_product_that_is_missing():
+    env = {"TANDEM_TENSORRT_LIBRARY": "", "TANDEM_CUDA_LIBRARY": ""}
+    for runtime in ("", "lean", "rtx", "fly"):
+        document = tandem_json("doctor", env={**env, "TANDEM_TENSORRT_RUNTIME": runtime})
+        package = {"": "tensorrt-cu13", "lean": "tensorrt-lean-cu13", "rtx": "tensorrt-rtx-cu13"}.get(runtime)
+        whole = f"pip install {package}, or set TANDEM_TENSORRT_LIBRARY" if package else \
+            "correct or unset TANDEM_TENSORRT_RUNTIME=fly"
+        for name, mend in [("tensorrt", whole), ("tensorrt_lean", "pip install tensorrt-lean-cu13"),
+                           ("tensorrt_rtx", "pip install tensorrt-rtx-cu13"),
+                           ("cuda", "install the NVIDIA driver, or set TANDEM_CUDA_LIBRARY")]:
+            if not document[name]["found"] and not (name == "cuda" and document[name]["path"]):
+                assert document[name]["mend"] == mend and document[name]["reason"]
 
 
 @needs_rtx
