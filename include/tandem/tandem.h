@@ -59,7 +59,8 @@ enum tandem_status {
 #undef TANDEM_STATUS_MEMBER
 };
 
-/* Filled on failure and cleared on success. A message that had to be cut ends in "...". Owned by the caller. */
+/* Filled on failure and cleared on success. A message that had to be cut ends in "...". Owned by the
+ * caller. */
 struct tandem_error {
   enum tandem_status code;
   char message[1024];
@@ -124,7 +125,8 @@ TANDEM_API enum tandem_status tandem_set_option(const char *backend, const char 
                                                 struct tandem_error *error);
 
 /* Writes the value that a load of `backend` begun now on this thread, without options or compile specs of
- * its own, would use. `size` includes the NUL. Errors: BAD_OPTION, NOT_FOUND, INVALID_ARGUMENT (too small). */
+ * its own, would use. `size` includes the NUL. Errors: BAD_OPTION, NOT_FOUND, INVALID_ARGUMENT (too
+ * small). */
 TANDEM_API enum tandem_status tandem_get_option(const char *backend, const char *key, char *value, size_t size,
                                                 struct tandem_error *error);
 
@@ -247,8 +249,8 @@ struct tandem_run_desc {
   const struct tandem_tensor *inputs; /* borrowed for the call */
   size_t input_count;
   struct tandem_tensor *outputs;      /* data, size and dtype are read; rank and shape are written */
-  size_t output_count;                /* outputs that update an input may be left out, all of them together,
-                                         as long as another remains */
+  size_t output_count;                /* outputs that update an input may be left out, all of them
+                                         together, as long as another remains */
   tandem_resize_fn resize;            /* NULL: outputs must have room for the real shape */
   void *resize_user;
   void *stream;                       /* CUstream to run on; NULL: one of the load's own. NULL on a CPU */
@@ -297,8 +299,8 @@ struct tandem_load_info {
   char vendor[32];
   char vendor_version[128];
   char device[64];
-  char options[512];           /* "key=value;..." of the vendor's options that are not at their default, as
-                                  they count for the identity; empty: none. tandem's own are not listed */
+  char options[512];           /* "key=value;..." of the vendor's options that are not at their default,
+                                  as they count for the identity; empty: none; tandem's own are not listed */
 };
 
 /* Fills *info; set info->struct_size first. */
