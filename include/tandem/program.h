@@ -89,7 +89,8 @@ TANDEM_API void tandem_method_destroy(struct tandem_method *method);
  * read, rank and shape written, the result is copied to data; with data NULL and no resize function the
  * output is borrowed from the method until its next run: set data to NULL again before it. Blocks while
  * another thread runs this method.
- * Errors: INVALID_ARGUMENT (the tensor is named), and what the delegate's run said. The kernels of a damaged program may end the process: ExecuTorch verifies its structure, not its meaning. */
+ * Errors: INVALID_ARGUMENT (the tensor is named), and what the delegate's run said. The kernels of a
+ * damaged program may end the process: ExecuTorch verifies its structure, not its meaning. */
 TANDEM_API enum tandem_status tandem_method_run(struct tandem_method *method, const struct tandem_run_desc *run,
                                                 struct tandem_error *error);
 
