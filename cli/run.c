@@ -39,10 +39,9 @@ static const char help[] =
     "  --option KEY=VALUE   an option for every load; may be given again\n"
     "  --json               one JSON document on stdout\n"
     "\n"
-    "Memory is the growth, by the load and its first runs, of this process's private memory (Anonymous + "
-    "Swap\n"
-    "in smaps_rollup), or of the used device memory of the GPU that the program names. Exit status: 0 done,\n"
-    "1 failed or the outputs differ, 2 called wrongly.\n";
+    "Memory is the growth, by the load and its first runs, of this process's private memory\n"
+    "(Anonymous + Swap in smaps_rollup), or of the used device memory of the GPU that the program\n"
+    "names. Exit status: 0 done, 1 failed or the outputs differ, 2 called wrongly.\n";
 
 struct arm {
   struct tandem_program *program; /* owned */
