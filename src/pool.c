@@ -228,8 +228,15 @@ static bool fails_for_all(enum tandem_status status) {
   return status == TANDEM_BAD_PROGRAM || status == TANDEM_UNSUPPORTED || status == TANDEM_BAD_OPTION;
 }
 
+/* Of those who wait for one flight only the budgets differ, and it may be the builder's that was refused: bad
+ * bytes alone are bad with every budget. */
+static bool shares_failure(const struct td_entry *entry, const struct waiter *waiter,
+                           enum tandem_status status) {
+  return status == TANDEM_BAD_PROGRAM || waiter->want->budget == entry->wanted;
+}
+
 /* Decides for each waiter of `entry`: `ready` (NULL: none) is the engine that it may have, `error` (NULL:
- * none) what it has to take. */
+ * none) what it has to take if it asked for the same. */
 static void settle_locked(struct td_entry *entry, struct td_entry *ready, const struct tandem_error *error) {
   for (struct waiter *waiter = entry->waiters, *next; waiter != NULL; waiter = next) {
     next = waiter->next;
@@ -238,7 +245,7 @@ static void settle_locked(struct td_entry *entry, struct td_entry *ready, const 
       hold_locked(ready, waiter->lease);
       pool.counts.joined++;
       waiter->state = WAITER_GRANTED;
-    } else if (error != NULL) {
+    } else if (error != NULL && shares_failure(entry, waiter, error->code)) {
       waiter->error = *error;
       waiter->state = WAITER_FAILED;
     } else {

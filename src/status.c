@@ -58,10 +58,10 @@ static void mark_cut(char text[MESSAGE_SIZE]) {
   memcpy(text + end, "...", sizeof("..."));
 }
 
-/* An error is one line, whatever a value that it quotes holds. */
+/* An error is one line that a terminal can show, whatever a value that it quotes holds. */
 static void keep_one_line(char *text) {
   for (; *text; text++)
-    if (*text == '\n' || *text == '\r')
+    if ((unsigned char)*text < ' ' || *text == 0x7f)
       *text = ' ';
 }
 

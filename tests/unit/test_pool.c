@@ -779,6 +779,35 @@ static void what_is_wrong_with_the_bytes_fails_every_waiter(void **state) {
   check_shared_failure(TANDEM_BAD_OPTION);
 }
 
+static void check_failure_of_a_budget(enum tandem_status status) {
+  fake_vendor_reset(budgets);
+  struct scene_load loads[] = {LOAD(budgets, s, "weight_streaming_budget", "0", NULL),
+                               LOAD(budgets, s, "weight_streaming_budget", "0", NULL),
+                               LOAD(budgets, s, NULL)};
+  fake_gate_close(budgets, FAKE_BUILD);
+  fake_fail_at(budgets, FAKE_BUILD, 1, 1, status, "this budget cannot be set");
+  scene_start(&loads[0]);
+  assert_true(fake_wait_inside(budgets, FAKE_BUILD, 1));
+  scene_start(&loads[1]);
+  scene_start(&loads[2]);
+  assert_true(scene_wait_waiting(2));
+  fake_gate_open(budgets, FAKE_BUILD);
+  for (int i = 0; i < 3; i++)
+    scene_join(&loads[i]);
+  assert_int_equal(loads[0].status, status);
+  assert_int_equal(loads[1].status, status); /* asked for the same */
+  assert_made(&loads[2]);
+  assert_int_equal(fake_count(budgets, FAKE_BUILD), 2);
+  scene_destroy(&loads[2]);
+}
+
+static void what_is_wrong_with_a_budget_fails_no_waiter_with_another(void **state) {
+  (void)state;
+  BOUND(30);
+  check_failure_of_a_budget(TANDEM_UNSUPPORTED);
+  check_failure_of_a_budget(TANDEM_BAD_OPTION);
+}
+
 static void check_retried_failure(enum tandem_status status) {
   fake_vendor_reset(plain);
   struct scene_load loads[RACERS];
@@ -1755,6 +1784,7 @@ int main(void) {
       TEST(a_load_inside_a_teardown_is_private),
       TEST(a_load_inside_a_failing_build_stands),
       TEST(what_is_wrong_with_the_bytes_fails_every_waiter),
+      TEST(what_is_wrong_with_a_budget_fails_no_waiter_with_another),
       TEST(after_out_of_memory_or_a_device_error_waiters_try_one_at_a_time),
       TEST(a_failure_at_any_step_leaves_nothing_and_names_the_step),
       TEST(a_vendor_that_says_nothing_still_gets_a_message),

@@ -102,6 +102,8 @@ static void an_error_is_one_line_whatever_it_quotes(void **state) {
   assert_string_equal(error.message, "found 'a b  c'");
   tandem_last_reason(whole, sizeof(whole));
   assert_string_equal(whole, "found 'a b  c'");
+  td_fail(&error, TANDEM_BAD_OPTION, "found '%s'", "\x1b[31m\tred\a\x7f\x01 caf\xc3\xa9");
+  assert_string_equal(error.message, "found ' [31m red    caf\xc3\xa9'");
   tandem_fail(&error, TANDEM_BAD_OPTION, "from\n%s", "outside");
   assert_string_equal(error.message, "from outside");
   td_fail(&error, TANDEM_BAD_OPTION, "%s\nend\r", long_text()); /* too long for the error */
