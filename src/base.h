@@ -54,6 +54,7 @@ void td_cond_broadcast(struct td_cond *cond);
 void td_host_lock_alone(struct tandem_host_lock *lock);
 void td_host_lock_shared(struct tandem_host_lock *lock);
 void td_host_unlock(struct tandem_host_lock *lock);
+bool td_host_try_lock_alone(struct tandem_host_lock *lock);
 /* Starts a thread with every signal blocked; false when the system refuses. */
 bool td_thread_start(struct td_thread *thread, void (*run)(void *), void *argument);
 void td_thread_join(struct td_thread *thread);
@@ -287,6 +288,8 @@ void td_pool_explain_memory(const struct td_want *want, struct tandem_error *err
 void td_pool_stats(struct tandem_stats *stats);
 
 void *td_entry_engine(const struct td_entry *entry);
+/* Bytes of weights that may be streamed, 0 when none. */
+int64_t td_entry_streamable(const struct td_entry *entry);
 /* Fills the engine's part of the information. */
 void td_entry_get_info(const struct td_lease *lease, struct tandem_load_info *info);
 /* The engine was made by a parent process and its vendor does not survive fork. */

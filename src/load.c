@@ -141,6 +141,15 @@ static enum tandem_status identify(struct tandem_load *load, const struct tandem
   return status;
 }
 
+/* Here and not where the engine is built, for a load that shares it asks in vain just the same. */
+static void tell_idle_budget(struct tandem_load *load, const struct making *making) {
+  if ((load->vendor->flags & TANDEM_VENDOR_HAS_BUDGET) && making->want.budget >= 0 &&
+      td_entry_streamable(load->lease.entry) == 0)
+    td_lines_add(load->lines, TANDEM_LOG_WARNING,
+                 "weight_streaming_budget=%lld is ignored: the engine streams no weights",
+                 (long long)making->want.budget);
+}
+
 static enum tandem_status create_context(struct tandem_load *load, const struct making *making,
                                          struct tandem_error *error) {
   struct tandem_context_desc desc = {.payload = &making->payload,
@@ -184,6 +193,7 @@ static enum tandem_status make(struct tandem_load *load, const struct tandem_loa
       (status = identify(load, desc, library, making, error)) != TANDEM_OK ||
       (status = td_pool_acquire(&making->want, &load->lease, &load->got, error)) != TANDEM_OK)
     return status;
+  tell_idle_budget(load, making);
   status = create_context(load, making, error);
   if (status != TANDEM_OK)
     td_pool_release(&load->lease, load->lines);
@@ -412,13 +422,26 @@ static enum tandem_status check_input(const struct tandem_tensor *tensor, const 
   return TANDEM_OK;
 }
 
-/* How many outputs a run gives: all, or, when it leaves them out, those that update no input. */
-static bool check_output_count(const struct tandem_context_io *io, size_t given, bool *left_out) {
-  size_t left = 0;
+/* How many outputs a run gives: all, or, when it leaves them out, those that update no input (*left). */
+static bool check_output_count(const struct tandem_context_io *io, size_t given, size_t *left,
+                               bool *left_out) {
+  *left = 0;
   for (size_t i = 0; i < io->output_count; i++)
-    left += io->outputs[i].updates == 0;
-  *left_out = given != io->output_count && given == left && left > 0;
+    *left += io->outputs[i].updates == 0;
+  *left_out = given != io->output_count && given == *left && *left > 0;
   return given == io->output_count || *left_out;
+}
+
+static enum tandem_status fail_counts(const struct tandem_context_io *io, const struct tandem_run_desc *run,
+                                      size_t left, struct tandem_error *error) {
+  if (left == io->output_count || left == 0)
+    return td_fail(error, TANDEM_INVALID_ARGUMENT,
+                   "%zu inputs and %zu outputs were given, the engine has %zu inputs and %zu outputs",
+                   run->input_count, run->output_count, io->input_count, io->output_count);
+  return td_fail(error, TANDEM_INVALID_ARGUMENT,
+                 "%zu inputs and %zu outputs were given, the engine has %zu inputs and %zu outputs, or %zu "
+                 "outputs without those that update an input",
+                 run->input_count, run->output_count, io->input_count, io->output_count, left);
 }
 
 static enum tandem_status check_run(const struct tandem_load *load, const struct tandem_run_desc *run,
@@ -433,11 +456,11 @@ static enum tandem_status check_run(const struct tandem_load *load, const struct
                    load->vendor->name);
   if (run->return_early && run->stream == NULL)
     return td_fail(error, TANDEM_INVALID_ARGUMENT, "run->return_early needs run->stream, the caller's own");
+  size_t left = 0;
   bool left_out = false;
-  if (run->input_count != io->input_count || !check_output_count(io, run->output_count, &left_out))
-    return td_fail(error, TANDEM_INVALID_ARGUMENT,
-                   "%zu inputs and %zu outputs were given, the engine has %zu inputs and %zu outputs",
-                   run->input_count, run->output_count, io->input_count, io->output_count);
+  bool counted = check_output_count(io, run->output_count, &left, &left_out);
+  if (!counted || run->input_count != io->input_count)
+    return fail_counts(io, run, left, error);
   if ((run->inputs == NULL && run->input_count > 0) || (run->outputs == NULL && run->output_count > 0))
     return td_fail(error, TANDEM_INVALID_ARGUMENT, "the array of inputs or of outputs is NULL");
   for (size_t i = 0; i < io->input_count; i++) {

@@ -694,6 +694,10 @@ void *td_entry_engine(const struct td_entry *entry) {
   return entry->engine;
 }
 
+int64_t td_entry_streamable(const struct td_entry *entry) {
+  return entry->info.streamable_size > 0 ? entry->info.streamable_size : 0;
+}
+
 bool td_entry_inherited(const struct td_entry *entry) {
   return entry->inherited;
 }

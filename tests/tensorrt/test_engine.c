@@ -210,6 +210,7 @@ static void every_budget_shares_where_nothing_streams(void **state) {
   struct tandem_load *automatic = load(plan, NULL, NULL);
   struct tandem_load *some = load(plan, "weight_streaming_budget", "1000");
   assert_int_equal(engine_count(), 1);
+  assert_says(told, "weight_streaming_budget=1000 is ignored");
   assert_int_equal(info_of(some).budget, info_of(automatic).budget);
   tandem_load_destroy(automatic);
   tandem_load_destroy(some);

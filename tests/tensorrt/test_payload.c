@@ -266,12 +266,29 @@ static void a_device_id_is_a_whole_number_of_int32(void **state) {
   refuse("{\"device_id\":-1}", "device_id is -1");
   refuse("{\"device_id\":1.5}", "device_id is 1.5");
   refuse("{\"device_id\":1e999}", "device_id is inf");
+  refuse("{\"device_id\":2147483648}", "expected the index of a CUDA device, 0 to 2147483647");
   refuse("{\"device_id\":\"0\"}", "device_id is \"0\"");
   refuse("{\"device_id\":null}", "device_id is null");
   refuse("{\"device_id\":0,\"device_id\":1}", "device_id twice");
   struct made made = make_text("{\"device_id\":2147483647}");
   struct tandem_payload payload;
   assert_int_equal(accept(made, &payload)->device_id, INT32_MAX);
+  td_trt_payload_destroy(&payload);
+  free(made.bytes);
+}
+
+static void numbers_are_those_of_json(void **state) {
+  (void)state;
+  static const char *const numbers[] = {"00", "01", "-01", "1.",    "1.e2", "1e",  "1e+",
+                                        "-",  "+1", ".5",  "1.0.0", "0x1",  "1-1", "-.5"};
+  for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+    char text[64];
+    snprintf(text, sizeof text, "{\"device_id\":0,\"other\":[%s]}", numbers[i]);
+    refuse(text, "at offset 5"); /* where the number begins or stops to be one */
+  }
+  struct made made = make_text("{\"other\":[0,-0,10,0.5,-1.25e+3,1E-2,2e7],\"text\":\"00 1. -\"}");
+  struct tandem_payload payload;
+  accept(made, &payload);
   td_trt_payload_destroy(&payload);
   free(made.bytes);
 }
@@ -543,6 +560,7 @@ int main(void) {
       cmocka_unit_test(a_payload_cut_anywhere_is_refused),
       cmocka_unit_test(other_magics_are_refused_and_reserved_bytes_ignored),
       cmocka_unit_test(a_device_id_is_a_whole_number_of_int32),
+      cmocka_unit_test(numbers_are_those_of_json),
       cmocka_unit_test(bindings_are_checked_by_name),
       cmocka_unit_test(aliases_name_known_bindings_and_each_output_once),
       cmocka_unit_test(text_that_two_readers_could_take_for_two_things_is_refused),

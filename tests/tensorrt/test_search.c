@@ -124,7 +124,7 @@ static void a_named_library_is_used_or_is_the_error(void **state) {
   assert_int_equal(search(library, NULL), TANDEM_UNAVAILABLE);
   assert_says(library);
   assert_int_equal(search("/nowhere/libnvinfer.so.10", NULL), TANDEM_UNAVAILABLE);
-  assert_says("TANDEM_TENSORRT_LIBRARY=/nowhere/libnvinfer.so.10");
+  assert_says("TANDEM_TENSORRT_LIBRARY=/nowhere/libnvinfer.so.10: this path does not exist");
   snprintf(library, sizeof library, "%s/empty", root);
   mkdir(library, 0700);
   assert_int_equal(search(library, NULL), TANDEM_UNAVAILABLE);

@@ -242,8 +242,9 @@ static void outputs_that_update_an_input_may_be_left_out(void **state) {
   assert_memory_equal(cache, expected, sizeof cache);
   run.output_count = 0;
   assert_int_equal(rig_run(load, &run, &error), TANDEM_INVALID_ARGUMENT);
-  assert_non_null(
-      strstr(error.message, "2 inputs and 0 outputs were given, the engine has 2 inputs and 2 outputs"));
+  assert_non_null(strstr(error.message,
+                         "2 inputs and 0 outputs were given, the engine has 2 inputs and 2 outputs, or 1 "
+                         "outputs without those that update an input"));
   rig_free(0, device);
   tandem_load_destroy(load);
   rig_payload_free(&payload);

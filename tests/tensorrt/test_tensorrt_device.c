@@ -264,6 +264,39 @@ static void a_device_that_was_reset_is_lost_and_a_new_load_is_right(void **state
   rig_payload_free(&payload);
 }
 
+struct losing_build {
+  struct rig_payload payload;
+  struct tandem_load *load;
+  enum tandem_status status;
+  struct tandem_error error;
+};
+
+static void *build_and_lose(void *argument) {
+  struct losing_build *build = argument;
+  build->status = rig_try_load(&build->payload, &build->load, &build->error, NULL);
+  return NULL;
+}
+
+static void a_device_lost_during_a_build_is_told_and_its_objects_forgotten(void **state) {
+  (void)state;
+  struct losing_build build = {.payload = rig_mlp(&rig_dynamic, 0)};
+  struct standin_counts counts;
+  pthread_t thread;
+  rig_library->fail_at(STANDIN_DESERIALIZE, 1, STANDIN_FAIL_SILENT);
+  rig_library->gate_close(STANDIN_DESERIALIZE);
+  assert_int_equal(pthread_create(&thread, NULL, build_and_lose, &build), 0);
+  assert_true(rig_library->wait_inside(STANDIN_DESERIALIZE, 1));
+  rig_device->lose_device(0, CU_ILLEGAL_ADDRESS);
+  rig_library->gate_open(STANDIN_DESERIALIZE);
+  assert_int_equal(pthread_join(thread, NULL), 0);
+  assert_int_equal(build.status, TANDEM_DEVICE_LOST);
+  assert_non_null(strstr(build.error.message, "lost"));
+  rig_library->counts(&counts);
+  assert_int_equal(counts.runtimes, 1); /* never called again */
+  assert_int_equal(rig_stats().engines, 0);
+  rig_payload_free(&build.payload);
+}
+
 static void a_driver_that_has_shut_down_lets_loads_be_destroyed(void **state) {
   (void)state;
   struct rig_payload payload = rig_mlp(&rig_dynamic, 0);
@@ -333,6 +366,7 @@ int main(int argc, char **argv) {
   const struct CMUnitTest losing[] = {
       cmocka_unit_test_setup(a_sticky_error_is_device_lost_and_release_forgets, rig_setup),
       cmocka_unit_test_setup(a_device_that_was_reset_is_lost_and_a_new_load_is_right, rig_setup),
+      cmocka_unit_test_setup(a_device_lost_during_a_build_is_told_and_its_objects_forgotten, rig_setup),
       cmocka_unit_test_setup(a_driver_that_has_shut_down_lets_loads_be_destroyed, rig_setup),
       cmocka_unit_test_setup(work_that_fails_on_the_device_fails_its_run, rig_setup),
       cmocka_unit_test_setup(a_driver_that_is_not_found_is_looked_for_again, rig_setup),

@@ -292,6 +292,12 @@ static void every_budget_shares_when_nothing_streams(void **state) {
   }
   assert_int_equal(fake_count(budgets, FAKE_BUILD), 1);
   assert_int_equal(scene_info(&loads[0]).users, 3);
+  /* Each that asked for one is told, whether it built the engine or shares it. */
+  int seven = scene_find_line("weight_streaming_budget=7 is ignored", 0),
+      zero = scene_find_line("weight_streaming_budget=0 is ignored", 0);
+  assert_true(seven >= 0 && zero > seven);
+  assert_int_equal(scene_line_level(zero), TANDEM_LOG_WARNING);
+  assert_true(scene_find_line("is ignored", zero + 1) < 0);
   destroy_all(loads, 3);
 }
 

@@ -257,12 +257,8 @@ static enum tandem_status set_budget(void *engine, int64_t asked, struct tandem_
   int64_t streamable = td_trt_engine_streamable_size(engine), budget;
   info->streamable_size = streamable > 0 ? streamable : 0;
   info->effective_budget = 0;
-  if (streamable <= 0) {
-    if (asked >= 0)
-      td_trt_say(TANDEM_LOG_INFO,
-                 "weight_streaming_budget=%" PRId64 " is ignored: the plan streams no weights", asked);
+  if (streamable <= 0)
     return TANDEM_OK;
-  }
   if (!TD_TRT_HAS(engine_set_budget)) {
     /* TensorRT 10.0's own setter gives other meanings to its numbers; unset, all weights are resident. */
     info->effective_budget = streamable;
@@ -321,6 +317,15 @@ static enum tandem_status deserialize(struct td_trt_engine *built, const struct 
   return TANDEM_OK;
 }
 
+/* After a failure between enter and leave: the driver is asked, for the library may have failed because the
+ * device is lost, and nobody else has noticed yet. */
+static enum tandem_status check_device(const struct td_trt_engine *built, enum tandem_status status,
+                                       struct tandem_error *error) {
+  size_t free_bytes, total_bytes;
+  int32_t code = td_cuda.memory_info(&free_bytes, &total_bytes);
+  return code == TD_CUDA_OK ? status : td_cuda_fail(built->cuda, code, "deserialize the engine", error);
+}
+
 enum tandem_status td_trt_build(const struct tandem_build_desc *desc, void **engine,
                                 struct tandem_engine_info *info, struct tandem_error *error) {
   const struct tandem_host *host = td_trt_host();
@@ -345,7 +350,10 @@ enum tandem_status td_trt_build(const struct tandem_build_desc *desc, void **eng
   }
   if (status == TANDEM_OK)
     status = deserialize(built, desc, entered ? NULL : &no_driver, info, error);
-  if (status != TANDEM_OK) {
+  if (status != TANDEM_OK && entered)
+    status = check_device(built, status, error);
+  /* As in td_trt_engine_destroy; without a driver there is no device that could be lost. */
+  if (status != TANDEM_OK && (!entered || !td_cuda_lost(built->cuda))) {
     td_trt_delete(built->engine);
     td_trt_delete(built->runtime);
   }

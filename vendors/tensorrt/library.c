@@ -13,6 +13,7 @@
 #include "tensorrt.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -297,7 +298,12 @@ static void search_product(struct search *search, enum td_trt_product product) {
 /* A file, a folder that has one, or a name for the loader. */
 static void search_named(struct search *search, const char *name) {
   struct stat state;
-  if (stat(name, &state) != 0 || !S_ISDIR(state.st_mode)) {
+  int failed = stat(name, &state) != 0 ? errno : 0;
+  if ((failed == ENOENT || failed == ENOTDIR) && strchr(name, '/') != NULL) {
+    search->host->fail(&search->broken, TANDEM_UNAVAILABLE, "this path does not exist");
+    return;
+  }
+  if (failed != 0 || !S_ISDIR(state.st_mode)) {
     try_library(search, name);
     return;
   }

@@ -110,6 +110,35 @@ static size_t measure_character(const unsigned char *at, size_t left) {
   return code < lowest[length] || code > 0x10ffff || surrogate || at[0] > 0xf4 ? 0 : length;
 }
 
+static size_t count_digits(const unsigned char *text, size_t size) {
+  size_t count = 0;
+  while (count < size && text[count] >= '0' && text[count] <= '9')
+    count++;
+  return count;
+}
+
+/* The length of the number that begins here, 0 when JSON has none such ("00", "1.", "1e"). */
+static size_t measure_number(const unsigned char *text, size_t size) {
+  size_t at = text[0] == '-' ? 1 : 0, digits = count_digits(text + at, size - at);
+  if (digits == 0 || (digits > 1 && text[at] == '0'))
+    return 0;
+  at += digits;
+  if (at < size && text[at] == '.') {
+    digits = count_digits(text + at + 1, size - at - 1);
+    if (digits == 0)
+      return 0;
+    at += 1 + digits;
+  }
+  if (at < size && (text[at] == 'e' || text[at] == 'E')) {
+    at += at + 1 < size && (text[at + 1] == '+' || text[at + 1] == '-') ? 2 : 1;
+    digits = count_digits(text + at, size - at);
+    if (digits == 0)
+      return 0;
+    at += digits;
+  }
+  return at;
+}
+
 /* What cJSON takes and JSON does not, or what it would cut: the offset of the first such byte, or `size`. */
 static size_t find_foreign_byte(const unsigned char *text, size_t size) {
   bool quoted = false;
@@ -118,6 +147,11 @@ static size_t find_foreign_byte(const unsigned char *text, size_t size) {
     size_t length = measure_character(text + i, size - i);
     if (length == 0 || (byte < ' ' && (quoted || (byte != '\t' && byte != '\n' && byte != '\r'))))
       return i;
+    if (!quoted && (byte == '-' || (byte >= '0' && byte <= '9'))) {
+      length = measure_number(text + i, size - i);
+      if (length == 0)
+        return i;
+    }
     if (byte == '"')
       quoted = !quoted;
     if (quoted && byte == '\\') {
@@ -138,9 +172,10 @@ static enum tandem_status read_document(struct reader *reader, const unsigned ch
   size_t size = payload->metadata_size;
   size_t foreign = find_foreign_byte((const unsigned char *)text, size);
   if (foreign < size)
-    return host->fail(reader->error, TANDEM_BAD_PROGRAM,
-                      "the metadata has a byte or escape at offset %zu that JSON text cannot have; %s",
-                      payload->metadata_offset + foreign, advice);
+    return host->fail(
+        reader->error, TANDEM_BAD_PROGRAM,
+        "the metadata has a byte, escape or number at offset %zu that JSON text cannot have; %s",
+        payload->metadata_offset + foreign, advice);
   host->lock_alone(&json_lock);
   cJSON *document = cJSON_ParseWithLengthOpts(text, size, &end, false);
   host->unlock(&json_lock);
@@ -347,6 +382,11 @@ static enum tandem_status read_aliases(struct reader *reader) {
         return host->fail(reader->error, TANDEM_BAD_PROGRAM,
                           "aliased_io has output \"%.200s\" twice, expected each output once; %s",
                           alias->output, advice);
+      else if (strcmp(other->input, alias->input) == 0)
+        return host->fail(reader->error, TANDEM_BAD_PROGRAM,
+                          "aliased_io says that outputs \"%.100s\" and \"%.100s\" both update input "
+                          "\"%.100s\", expected one output for an input; %s",
+                          other->output, alias->output, alias->input, advice);
   }
   return TANDEM_OK;
 }
@@ -362,7 +402,7 @@ static enum tandem_status read_metadata(struct reader *reader, const unsigned ch
   if ((status = find_member(reader, document, "", "device_id", &member)) != TANDEM_OK)
     return status;
   if (member != NULL && !is_whole(member, 0, INT32_MAX))
-    return fail_member(reader, "", "device_id", member, "the index of a CUDA device, 0 or more within int32");
+    return fail_member(reader, "", "device_id", member, "the index of a CUDA device, 0 to 2147483647");
   payload->device_id = member != NULL ? (int32_t)member->valuedouble : 0;
   if ((status = read_bool(reader, document, "", "hardware_compatible", &payload->hardware_compatible)) !=
           TANDEM_OK ||
