@@ -55,7 +55,12 @@ void td_text_list_fini(struct td_text_list *list);
 
 /* ---------------------------------------------------------------- report.c */
 
-/* "tandem: <message>" on stderr; newlines in it become spaces. */
+/* Control characters become '?': what a program or a library names must not steer a terminal. Returns text.
+ */
+char *td_show(char *text);
+/* td_show of every text in a document that is to be printed for people; JSON has escapes for them. */
+void td_show_all(cJSON *document);
+/* "tandem: <message>" on stderr; newlines in it become spaces, other control characters '?'. */
 void td_complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Fills `error` and returns `status`. */
 enum tandem_status td_refuse(struct tandem_error *error, enum tandem_status status, const char *format, ...)

@@ -120,8 +120,9 @@ static void print_ios(const cJSON *list, const char *what) {
   }
 }
 
-static void print_program(const cJSON *document) {
+static void print_program(cJSON *document) {
   const cJSON *method, *delegate, *fact, *spec;
+  td_show_all(document);
   printf("%s, %.0f bytes\n", td_text(document, "program"), td_number(document, "size"));
   cJSON_ArrayForEach(method, cJSON_GetObjectItem(document, "methods")) {
     printf("\nmethod %s\n", td_text(method, "name"));

@@ -26,6 +26,22 @@ uint64_t td_clock_ns(void) {
 
 /* ---------------------------------------------------------------- errors */
 
+char *td_show(char *text) {
+  for (char *at = text; *at; at++)
+    if ((unsigned char)*at < ' ' || *at == 0x7f)
+      *at = '?';
+  return text;
+}
+
+void td_show_all(cJSON *document) {
+  cJSON *item;
+  if (cJSON_IsString(document))
+    td_show(document->valuestring);
+  if (document && document->string && !(document->type & cJSON_StringIsConst))
+    td_show(document->string);
+  cJSON_ArrayForEach(item, document) td_show_all(item);
+}
+
 void td_complain(const char *format, ...) {
   char message[2048];
   va_list arguments;
@@ -35,7 +51,7 @@ void td_complain(const char *format, ...) {
   for (char *at = message; *at; at++)
     if (*at == '\n' || *at == '\r')
       *at = ' ';
-  fprintf(stderr, "tandem: %s\n", message);
+  fprintf(stderr, "tandem: %s\n", td_show(message));
 }
 
 enum tandem_status td_refuse(struct tandem_error *error, enum tandem_status status, const char *format, ...) {
@@ -75,7 +91,7 @@ void td_notes_init(bool direct) {
 void td_notes_fini(bool show) {
   pthread_mutex_lock(&notes_lock);
   for (size_t i = 0; show && i < note_count && i < NOTES_MAX; i++)
-    fprintf(stderr, "warning: %s\n", notes[i]);
+    fprintf(stderr, "warning: %s\n", td_show(notes[i]));
   if (show && note_count > NOTES_MAX)
     fprintf(stderr, "warning: %zu more lines\n", note_count - NOTES_MAX);
   note_count = 0;

@@ -465,7 +465,8 @@ static cJSON *describe_loads(const struct session *session, const struct tandem_
   return document;
 }
 
-static void print_session(const cJSON *document) {
+static void print_session(cJSON *document) {
+  td_show_all(document);
   const char *vendor = td_text(document, "vendor");
   const char *backend = td_text(document, "backend");
   printf("%s, method %s", td_text(document, "program"), td_text(document, "method"));

@@ -419,6 +419,17 @@ def test_inspect_shows_a_broken_payload_and_fails(small, tmp_path):
     assert result.stderr == f"tandem: {delegate['problem']}\n"
 
 
+def test_inspect_shows_no_control_characters_of_names(tmp_path):
+    odd = tmp_path / "odd.pte"
+    data = (DATA / "portable_mlp.pte").read_bytes()
+    assert b"forward" in data
+    odd.write_bytes(data.replace(b"forward", b"fo\x1b[2J\a"))
+    result = tandem("inspect", odd)
+    assert "method fo?[2J?" in result.stdout
+    assert "\x1b" not in result.stdout
+    assert tandem_json("inspect", odd)["methods"][0]["name"] == "fo\x1b[2J\a"
+
+
 # ---------------------------------------------------------------- doctor
 
 

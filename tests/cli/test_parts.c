@@ -190,6 +190,20 @@ static void private_memory_counts_touched_pages_and_not_files(void **state) {
   close(fd);
 }
 
+static void control_characters_of_names_do_not_reach_a_terminal(void **state) {
+  (void)state;
+  char text[] = "a\x1b[2Jb\n\t\x7f caf\xc3\xa9";
+  assert_string_equal(td_show(text), "a?[2Jb??? caf\xc3\xa9");
+  cJSON *document = cJSON_Parse("{\"methods\":[{\"name\":\"for\\u001b[mward\"}],\"k\\u0007\":\"v\",\"n\":3}");
+  assert_non_null(document);
+  td_show_all(document);
+  assert_string_equal(td_text(cJSON_GetArrayItem(cJSON_GetObjectItem(document, "methods"), 0), "name"),
+                      "for?[mward");
+  assert_string_equal(td_text(document, "k?"), "v");
+  assert_true(td_number(document, "n") == 3);
+  cJSON_Delete(document);
+}
+
 static void bars_are_plain_where_stdout_is_no_terminal(void **state) {
   (void)state;
   if (isatty(STDOUT_FILENO))
@@ -209,6 +223,7 @@ int main(void) {
       cmocka_unit_test(inputs_that_cannot_be_made_are_refused),
       cmocka_unit_test(the_digest_sees_every_byte_and_the_shape),
       cmocka_unit_test(private_memory_counts_touched_pages_and_not_files),
+      cmocka_unit_test(control_characters_of_names_do_not_reach_a_terminal),
       cmocka_unit_test(bars_are_plain_where_stdout_is_no_terminal),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
