@@ -32,13 +32,13 @@ struct tandem_program;
 
 struct tandem_program_desc {
   size_t struct_size;
-  const char *path;               /* either a file ... */
-  const void *bytes;              /* ... or bytes, at a multiple of 16, borrowed until the program and its
-                                     methods are destroyed */
+  const char *path;  /* either a file ... */
+  const void *bytes; /* ... or bytes, at a multiple of 16, borrowed until the program and its
+                        methods are destroyed */
   size_t size;
-  const char *const *data_paths;  /* .ptd files */
+  const char *const *data_paths; /* .ptd files */
   size_t data_path_count;
-  bool read;                      /* read the file instead of mapping it */
+  bool read; /* read the file instead of mapping it */
 };
 
 /* *program is owned. Errors: NOT_FOUND, BAD_PROGRAM, OUT_OF_MEMORY, INVALID_ARGUMENT. */
@@ -63,18 +63,18 @@ TANDEM_API enum tandem_status tandem_program_method_io(struct tandem_program *pr
 /* One delegate of a method, as the file has it. Pointers are borrowed for the life of the program. */
 struct tandem_delegate {
   const char *backend;
-  const void *payload;      /* NULL when the bytes are not in the program */
+  const void *payload; /* NULL when the bytes are not in the program */
   size_t payload_size;
-  uint64_t file_offset;     /* of the payload in the file */
-  uint64_t alignment;       /* the largest power of two that divides file_offset, at most 4096 */
-  bool in_segment;          /* else inline in the flatbuffer */
+  uint64_t file_offset; /* of the payload in the file */
+  uint64_t alignment;   /* the largest power of two that divides file_offset, at most 4096 */
+  bool in_segment;      /* else inline in the flatbuffer */
   const struct tandem_spec *compile_specs;
   size_t compile_spec_count;
 };
 
 TANDEM_API enum tandem_status tandem_program_delegates(struct tandem_program *program, const char *method,
-                                                       const struct tandem_delegate **delegates, size_t *count,
-                                                       struct tandem_error *error);
+                                                       const struct tandem_delegate **delegates,
+                                                       size_t *count, struct tandem_error *error);
 
 struct tandem_method;
 
@@ -91,7 +91,8 @@ TANDEM_API void tandem_method_destroy(struct tandem_method *method);
  * another thread runs this method.
  * Errors: INVALID_ARGUMENT (the tensor is named), and what the delegate's run said. The kernels of a
  * damaged program may end the process: ExecuTorch verifies its structure, not its meaning. */
-TANDEM_API enum tandem_status tandem_method_run(struct tandem_method *method, const struct tandem_run_desc *run,
+TANDEM_API enum tandem_status tandem_method_run(struct tandem_method *method,
+                                                const struct tandem_run_desc *run,
                                                 struct tandem_error *error);
 
 /* Clears the state that delegates keep between runs. */

@@ -76,8 +76,8 @@ TANDEM_API size_t tandem_last_reason(char *buffer, size_t size);
 
 /* For libraries that add functions in tandem's style: fills `error` (NULL is fine) and the thread's last
  * reason as tandem itself does, and returns `status`. */
-TANDEM_API enum tandem_status tandem_fail(struct tandem_error *error, enum tandem_status status, const char *format,
-                                          ...) __attribute__((format(printf, 3, 4)));
+TANDEM_API enum tandem_status tandem_fail(struct tandem_error *error, enum tandem_status status,
+                                          const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 /* TANDEM_VERSION of the library that is running. */
 TANDEM_API const char *tandem_version(void);
@@ -127,8 +127,8 @@ TANDEM_API enum tandem_status tandem_set_option(const char *backend, const char 
 /* Writes the value that a load of `backend` begun now on this thread, without options or compile specs of
  * its own, would use. `size` includes the NUL. Errors: BAD_OPTION, NOT_FOUND, INVALID_ARGUMENT (too
  * small). */
-TANDEM_API enum tandem_status tandem_get_option(const char *backend, const char *key, char *value, size_t size,
-                                                struct tandem_error *error);
+TANDEM_API enum tandem_status tandem_get_option(const char *backend, const char *key, char *value,
+                                                size_t size, struct tandem_error *error);
 
 /* True when `key` is the name of an option of tandem's or of this backend's. */
 TANDEM_API bool tandem_option_known(const char *backend, const char *key);
@@ -169,22 +169,22 @@ TANDEM_API size_t tandem_dtype_size(int32_t dtype);
 TANDEM_API const char *tandem_dtype_name(int32_t dtype);
 
 struct tandem_tensor {
-  void *data;              /* borrowed; may be NULL when the tensor has no elements */
-  size_t size;             /* bytes that may be read (inputs) or written (outputs) at data */
-  int32_t dtype;           /* enum tandem_dtype */
-  int32_t rank;            /* 0..TANDEM_MAX_RANK */
+  void *data;    /* borrowed; may be NULL when the tensor has no elements */
+  size_t size;   /* bytes that may be read (inputs) or written (outputs) at data */
+  int32_t dtype; /* enum tandem_dtype */
+  int32_t rank;  /* 0..TANDEM_MAX_RANK */
   int64_t shape[TANDEM_MAX_RANK];
-  const int64_t *strides;  /* elements, borrowed; NULL: contiguous, last dimension fastest */
+  const int64_t *strides; /* elements, borrowed; NULL: contiguous, last dimension fastest */
 };
 
 /* One input or output of a load. A static dimension has min == max. */
 struct tandem_io {
-  const char *name;        /* borrowed for the life of the load */
+  const char *name; /* borrowed for the life of the load */
   int32_t dtype;
-  int32_t rank;            /* -1: any */
+  int32_t rank; /* -1: any */
   int64_t min[TANDEM_MAX_RANK];
   int64_t max[TANDEM_MAX_RANK]; /* INT64_MAX: no bound known */
-  int32_t updates;         /* of an output: 1 + the index of the input that it updates in place; 0: none */
+  int32_t updates; /* of an output: 1 + the index of the input that it updates in place; 0: none */
 };
 
 /* ---------------------------------------------------------------- loads */
@@ -212,22 +212,22 @@ struct tandem_named_data {
 
 struct tandem_load_desc {
   size_t struct_size;
-  const char *backend;     /* backend id ("OpenvinoBackend") or vendor name ("openvino") */
-  const void *payload;     /* borrowed until tandem_load_create returns */
-  size_t payload_size;     /* bytes */
+  const char *backend; /* backend id ("OpenvinoBackend") or vendor name ("openvino") */
+  const void *payload; /* borrowed until tandem_load_create returns */
+  size_t payload_size; /* bytes */
   const struct tandem_option *options;
   size_t option_count;
   const struct tandem_spec *compile_specs;
   size_t compile_spec_count;
   const struct tandem_named_data *named_data; /* NULL: none */
-  const char *label;       /* names the load in log lines and errors; NULL: "load N" */
-  uint32_t flags;          /* TANDEM_LOAD_* */
+  const char *label;                          /* names the load in log lines and errors; NULL: "load N" */
+  uint32_t flags;                             /* TANDEM_LOAD_* */
 };
 
 /* Makes a load. Blocks while an engine is built, by this call or, for the same identity, by another.
  * *load is owned: give it to tandem_load_destroy. Errors: every status but DEVICE_LOST. */
-TANDEM_API enum tandem_status tandem_load_create(const struct tandem_load_desc *desc, struct tandem_load **load,
-                                                 struct tandem_error *error);
+TANDEM_API enum tandem_status tandem_load_create(const struct tandem_load_desc *desc,
+                                                 struct tandem_load **load, struct tandem_error *error);
 
 /* Frees the load's context, then the engine if no other load has it. Blocks for a run of this load that is
  * under way on another thread; no other use of the load may begin. NULL is fine. */
@@ -248,13 +248,13 @@ struct tandem_run_desc {
   size_t struct_size;
   const struct tandem_tensor *inputs; /* borrowed for the call */
   size_t input_count;
-  struct tandem_tensor *outputs;      /* data, size and dtype are read; rank and shape are written */
-  size_t output_count;                /* outputs that update an input may be left out, all of them
-                                         together, as long as another remains */
-  tandem_resize_fn resize;            /* NULL: outputs must have room for the real shape */
+  struct tandem_tensor *outputs; /* data, size and dtype are read; rank and shape are written */
+  size_t output_count;           /* outputs that update an input may be left out, all of them
+                                    together, as long as another remains */
+  tandem_resize_fn resize;       /* NULL: outputs must have room for the real shape */
   void *resize_user;
-  void *stream;                       /* CUstream to run on; NULL: one of the load's own. NULL on a CPU */
-  bool return_early;                  /* return when the work is queued on `stream`, which must be given */
+  void *stream;      /* CUstream to run on; NULL: one of the load's own. NULL on a CPU */
+  bool return_early; /* return when the work is queued on `stream`, which must be given */
   void **done; /* NULL, or with return_early receives a CUevent that completes after the run's work; it is
                   borrowed until the load's next run or its destruction */
 };
@@ -289,7 +289,7 @@ struct tandem_load_info {
   bool engine_bytes_estimated; /* engine_bytes is the size of the engine's bytes, not the vendor's report */
   double seconds;              /* the whole tandem_load_create */
   double digest_seconds;
-  double build_seconds;        /* 0 when shared */
+  double build_seconds; /* 0 when shared */
   double wait_seconds;
   uint64_t engine_bytes;       /* bytes one engine costs */
   uint64_t device_bytes;       /* bytes of it in device memory, 0 for a CPU */
@@ -299,13 +299,13 @@ struct tandem_load_info {
   char vendor[32];
   char vendor_version[128];
   char device[64];
-  char options[512];           /* "key=value;..." of the vendor's options that are not at their default,
-                                  as they count for the identity; empty: none; tandem's own are not listed */
+  char options[512]; /* "key=value;..." of the vendor's options that are not at their default,
+                        as they count for the identity; empty: none; tandem's own are not listed */
 };
 
 /* Fills *info; set info->struct_size first. */
-TANDEM_API enum tandem_status tandem_load_get_info(const struct tandem_load *load, struct tandem_load_info *info,
-                                                   struct tandem_error *error);
+TANDEM_API enum tandem_status tandem_load_get_info(const struct tandem_load *load,
+                                                   struct tandem_load_info *info, struct tandem_error *error);
 
 /* ---------------------------------------------------------------- statistics */
 
@@ -314,14 +314,14 @@ struct tandem_stats {
   size_t struct_size;
   uint64_t engines;
   uint64_t loads;
-  uint64_t builds;             /* engines that vendors built */
-  uint64_t hits;               /* loads that found a ready engine */
-  uint64_t joined;             /* loads that waited for a flight and share its engine */
-  uint64_t fallbacks;          /* loads that took an engine after a first attempt failed or timed out */
-  uint64_t failures;           /* loads that failed */
-  uint64_t bytes_held;         /* sum of engine_bytes over engines */
-  uint64_t bytes_saved;        /* sum of engine_bytes x (loads - 1) over engines */
-  bool bytes_estimated;        /* at least one engine_bytes in the sums is an estimate */
+  uint64_t builds;      /* engines that vendors built */
+  uint64_t hits;        /* loads that found a ready engine */
+  uint64_t joined;      /* loads that waited for a flight and share its engine */
+  uint64_t fallbacks;   /* loads that took an engine after a first attempt failed or timed out */
+  uint64_t failures;    /* loads that failed */
+  uint64_t bytes_held;  /* sum of engine_bytes over engines */
+  uint64_t bytes_saved; /* sum of engine_bytes x (loads - 1) over engines */
+  bool bytes_estimated; /* at least one engine_bytes in the sums is an estimate */
   double digest_seconds;
   double build_seconds;
   uint64_t log_lines_dropped;
@@ -342,10 +342,10 @@ struct tandem_vendor_info {
   size_t struct_size;
   char name[32];
   char backend[64];
-  bool available;              /* its library was opened */
+  bool available; /* its library was opened */
   char version[128];
   char path[512];
-  char reason[1024];           /* why it is not available and what mends it */
+  char reason[1024]; /* why it is not available and what mends it */
 };
 
 TANDEM_API size_t tandem_vendor_count(void);
