@@ -665,6 +665,245 @@ static void unloading_waits_for_its_own_work_only(void **state) {
   rig_payload_free(&payload);
 }
 
+/* ---------------------------------------------------------------- what the shapes of a run have to keep */
+
+/* A payload around a plan, which is freed. */
+static struct rig_payload wrap_plan(struct standin_plan *plan, const struct standin_alias *aliases,
+                                    size_t count) {
+  struct rig_payload payload;
+  size_t size;
+  void *bytes = standin_plan_bytes(plan, &size);
+  assert_non_null(bytes);
+  payload.bytes = standin_payload_bytes(
+      &(struct standin_payload){.plan = bytes, .plan_size = size, .aliases = aliases, .alias_count = count},
+      &payload.size);
+  assert_non_null(payload.bytes);
+  free(bytes);
+  standin_plan_destroy(plan);
+  return payload;
+}
+
+static void a_run_whose_aliased_output_has_another_shape_than_its_input_is_refused(void **state) {
+  (void)state;
+  struct standin_plan *plan = standin_plan_create("user");
+  const int64_t dynamic[2] = {-1, 8}, min[2] = {1, 8}, max[2] = {8, 8};
+  int32_t x = standin_plan_tensor(plan, "x", STANDIN_INPUT, STANDIN_FLOAT, 2, dynamic);
+  int32_t c = standin_plan_tensor(plan, "c", STANDIN_INPUT, STANDIN_FLOAT, 2, dynamic);
+  int32_t y = standin_plan_tensor(plan, "y", STANDIN_OUTPUT, STANDIN_FLOAT, 2, dynamic);
+  int32_t z = standin_plan_tensor(plan, "z", STANDIN_OUTPUT, STANDIN_FLOAT, 2, dynamic);
+  standin_plan_bounds(plan, 0, x, min, min, max);
+  standin_plan_bounds(plan, 0, c, min, min, max);
+  standin_plan_gemm(plan, x, y, 8, 8, STANDIN_NO_ACT, 1);
+  standin_plan_layer(plan, STANDIN_COPY, c, -1, z);
+  struct rig_payload payload = wrap_plan(plan, &(struct standin_alias){"y", "c", "user"}, 1);
+  struct tandem_load *load = rig_load(&payload, NULL);
+  void *dx = rig_allocate(0, 256), *dc = rig_allocate(0, 256), *dz = rig_allocate(0, 256);
+  struct tandem_tensor inputs[] = {rig_tensor(dx, TANDEM_FLOAT32, 2, 8, 8),
+                                   rig_tensor(dc, TANDEM_FLOAT32, 2, 1, 8)};
+  struct tandem_tensor output = rig_tensor(dz, TANDEM_FLOAT32, 2, 8, 8);
+  struct tandem_run_desc run = {.inputs = inputs, .input_count = 2, .outputs = &output, .output_count = 1};
+  struct tandem_error error;
+  assert_int_equal(rig_run(load, &run, &error), TANDEM_INVALID_ARGUMENT);
+  assert_non_null(strstr(error.message, "output 0 (y) updates input 1 (c)"));
+  assert_non_null(strstr(error.message, "[8, 8]"));
+  assert_non_null(strstr(error.message, "[1, 8]"));
+  assert_int_equal(rig_library->calls(STANDIN_ENQUEUE), 0);
+  inputs[1] = rig_tensor(dc, TANDEM_FLOAT32, 2, 8, 8);
+  if (rig_run(load, &run, &error) != TANDEM_OK)
+    fail_msg("%s", error.message);
+  rig_free(0, dx);
+  rig_free(0, dc);
+  rig_free(0, dz);
+  tandem_load_destroy(load);
+  rig_payload_free(&payload);
+}
+
+static void two_outputs_that_update_one_input_are_refused(void **state) {
+  (void)state;
+  struct standin_plan *plan = standin_plan_create("two");
+  const int64_t dims[2] = {2, 8};
+  int32_t x = standin_plan_tensor(plan, "x", STANDIN_INPUT, STANDIN_FLOAT, 2, dims);
+  standin_plan_tensor(plan, "c", STANDIN_INPUT, STANDIN_FLOAT, 2, dims);
+  int32_t y = standin_plan_tensor(plan, "y", STANDIN_OUTPUT, STANDIN_FLOAT, 2, dims);
+  int32_t z = standin_plan_tensor(plan, "z", STANDIN_OUTPUT, STANDIN_FLOAT, 2, dims);
+  standin_plan_gemm(plan, x, y, 8, 8, STANDIN_NO_ACT, 1);
+  standin_plan_layer(plan, STANDIN_COPY, x, -1, z);
+  const struct standin_alias aliases[] = {{"y", "c", "user"}, {"z", "c", "user"}};
+  expect_refused(wrap_plan(plan, aliases, 2), TANDEM_BAD_PROGRAM, "\"y\" and \"z\" both update input \"c\"");
+}
+
+static void an_aliased_input_at_an_address_that_is_not_aligned_is_refused(void **state) {
+  (void)state;
+  struct rig_payload payload = rig_sample("cache");
+  struct tandem_load *load = rig_load(&payload, NULL);
+  unsigned char *device = rig_allocate(0, 256);
+  float x[8], y[16];
+  rig_fill(x, 8, 1);
+  struct tandem_tensor inputs[] = {rig_tensor(x, TANDEM_FLOAT32, 1, 8),
+                                   rig_tensor(device + 4, TANDEM_FLOAT32, 2, 4, 8)};
+  struct tandem_tensor output = rig_tensor(y, TANDEM_FLOAT32, 2, 4, 4);
+  struct tandem_run_desc run = {.inputs = inputs, .input_count = 2, .outputs = &output, .output_count = 1};
+  struct tandem_error error;
+  assert_int_equal(rig_run(load, &run, &error), TANDEM_INVALID_ARGUMENT);
+  assert_non_null(strstr(error.message, "input 1 (cache) is not aligned to 16 bytes"));
+  assert_int_equal(rig_library->calls(STANDIN_ENQUEUE), 0);
+  inputs[1] = rig_tensor(device + 16, TANDEM_FLOAT32, 2, 4, 8);
+  assert_int_equal(rig_run(load, &run, NULL), TANDEM_OK);
+  rig_free(0, device);
+  tandem_load_destroy(load);
+  rig_payload_free(&payload);
+}
+
+static void an_output_that_leaves_registered_memory_is_copied_part_by_part(void **state) {
+  (void)state;
+  struct rig_payload payload = rig_mlp(&rig_plain, 0);
+  struct tandem_load *load = rig_load(&payload, NULL);
+  float *pages = aligned_alloc(4096, 8192), x[16], expected[8];
+  assert_non_null(pages);
+  rig_fill(x, 16, 5);
+  assert_true(standin_mlp_expect(&rig_plain, x, 2, expected));
+  rig_push(0);
+  assert_int_equal(rig_cuda.host_register(pages, 4096, 0), CU_OK);
+  struct tandem_tensor input = rig_tensor(x, TANDEM_FLOAT32, 2, 2, 8),
+                       output = rig_tensor(pages + 1020, TANDEM_FLOAT32, 2, 2, 4);
+  struct tandem_run_desc run = {.inputs = &input, .input_count = 1, .outputs = &output, .output_count = 1};
+  struct tandem_error error;
+  if (rig_run(load, &run, &error) != TANDEM_OK)
+    fail_msg("%s", error.message);
+  assert_memory_equal(pages + 1020, expected, sizeof expected);
+  assert_int_equal(rig_cuda.host_unregister(pages), CU_OK);
+  rig_pop(0);
+  free(pages);
+  tandem_load_destroy(load);
+  rig_payload_free(&payload);
+}
+
+/* ---------------------------------------------------------------- the run before */
+
+static uint64_t awaited(void) {
+  return rig_device->calls("cuStreamWaitEvent");
+}
+
+struct other_thread {
+  struct tandem_load *load;
+  struct tandem_run_desc *run;
+  enum tandem_status status;
+};
+
+static void *run_there(void *argument) {
+  struct other_thread *other = argument;
+  rig_push(0);
+  other->status = rig_run(other->load, other->run, NULL);
+  rig_pop(0);
+  return NULL;
+}
+
+static void runs_of_one_load_are_in_order_on_the_per_thread_streams_of_two_threads(void **state) {
+  (void)state;
+  struct rig_payload payload = rig_mlp(&rig_plain, 0);
+  struct tandem_load *load = rig_load(&payload, NULL);
+  struct device_io io;
+  void *done = NULL;
+  device_io_init(&io, 1);
+  io.run.stream = (void *)2; /* CU_STREAM_PER_THREAD: one handle, a stream for each thread */
+  io.run.return_early = true;
+  io.run.done = &done;
+  rig_push(0);
+  rig_device->hold(true);
+  assert_int_equal(rig_run(load, &io.run, NULL), TANDEM_OK);
+  assert_true(rig_device->wait_held(1));
+  uint64_t before = awaited();
+  struct other_thread other = {load, &io.run, TANDEM_INTERNAL};
+  pthread_t thread;
+  assert_int_equal(pthread_create(&thread, NULL, run_there, &other), 0);
+  pthread_join(thread, NULL);
+  assert_int_equal(other.status, TANDEM_OK);
+  assert_int_equal(awaited(), before + 1);
+  rig_device->hold(false);
+  rig_event_wait(done);
+  rig_pop(0);
+  device_io_expect(&io);
+  tandem_load_destroy(load);
+  device_io_fini(&io);
+  rig_payload_free(&payload);
+}
+
+/* x [rows, 8] -> y [rows, 4]: rows 1 to 2 by profile 0, 3 to 8 by profile 1. */
+static struct rig_payload two_profiles(void) {
+  struct standin_plan *plan = standin_plan_create("profiles");
+  const int64_t in[2] = {-1, 8}, out[2] = {-1, 4};
+  int32_t x = standin_plan_tensor(plan, "x", STANDIN_INPUT, STANDIN_FLOAT, 2, in);
+  int32_t y = standin_plan_tensor(plan, "y", STANDIN_OUTPUT, STANDIN_FLOAT, 2, out);
+  standin_plan_bounds(plan, 0, x, (int64_t[]){1, 8}, (int64_t[]){1, 8}, (int64_t[]){2, 8});
+  standin_plan_bounds(plan, 1, x, (int64_t[]){3, 8}, (int64_t[]){3, 8}, (int64_t[]){8, 8});
+  standin_plan_gemm(plan, x, y, 8, 4, STANDIN_NO_ACT, 1);
+  return wrap_plan(plan, NULL, 0);
+}
+
+static void
+a_profile_is_switched_after_the_run_in_flight_which_a_failing_switch_does_not_forget(void **state) {
+  (void)state;
+  struct rig_payload payload = two_profiles();
+  struct tandem_load *load = rig_load(&payload, "profile", "auto", NULL);
+  void *x = rig_allocate(0, 256), *y = rig_allocate(0, 256), *streams[] = {rig_stream(0), rig_stream(0)};
+  struct tandem_tensor in[] = {rig_tensor(x, TANDEM_FLOAT32, 2, 2, 8),
+                               rig_tensor(x, TANDEM_FLOAT32, 2, 4, 8)};
+  struct tandem_tensor out[] = {rig_tensor(y, TANDEM_FLOAT32, 2, 2, 4),
+                                rig_tensor(y, TANDEM_FLOAT32, 2, 4, 4)};
+  struct tandem_run_desc run = {.inputs = &in[0],
+                                .input_count = 1,
+                                .outputs = &out[0],
+                                .output_count = 1,
+                                .stream = streams[0],
+                                .return_early = true};
+  rig_device->hold(true);
+  assert_int_equal(rig_run(load, &run, NULL), TANDEM_OK);
+  assert_true(rig_device->wait_held(1));
+  struct tandem_run_desc other = run;
+  other.inputs = &in[1];
+  other.outputs = &out[1];
+  other.stream = streams[1];
+  /* A run that cannot be put after it switches nothing, and the one after that still waits for it. */
+  uint64_t switches = rig_library->calls(STANDIN_PROFILE), before = awaited();
+  rig_device->fail_at("cuStreamWaitEvent", 1, 999);
+  assert_int_not_equal(rig_run(load, &other, NULL), TANDEM_OK);
+  rig_device->fail_at(NULL, 0, 0);
+  assert_int_equal(rig_library->calls(STANDIN_PROFILE), switches);
+  assert_int_equal(rig_run(load, &other, NULL), TANDEM_OK);
+  assert_int_equal(rig_library->calls(STANDIN_PROFILE), switches + 1);
+  assert_int_equal(awaited(), before + 2);
+  /* A switch that the library refuses has waited for the run before, or has left that in flight. */
+  rig_device->hold(false);
+  rig_library->fail_at(STANDIN_PROFILE, 1, STANDIN_FAIL_PLAIN);
+  assert_int_not_equal(rig_run(load, &run, NULL), TANDEM_OK);
+  assert_true(rig_stream_is_done(streams[1]));
+  assert_int_equal(rig_run(load, &run, NULL), TANDEM_OK);
+  tandem_load_destroy(load);
+  rig_stream_free(0, streams[0]);
+  rig_stream_free(0, streams[1]);
+  rig_free(0, x);
+  rig_free(0, y);
+  rig_payload_free(&payload);
+}
+
+static void count_wait(void *user) {
+  ++*(unsigned *)user;
+}
+
+static void choosing_the_first_profile_calls_the_wait_hooks(void **state) {
+  (void)state;
+  struct rig_payload payload = two_profiles();
+  unsigned begun = 0;
+  struct tandem_load *first = rig_load(&payload, "profile", "0", NULL);
+  tandem_set_wait_hooks(count_wait, NULL, &begun);
+  struct tandem_load *second = rig_load(&payload, "profile", "1", NULL);
+  tandem_set_wait_hooks(NULL, NULL, NULL);
+  assert_int_equal(begun, 1);
+  tandem_load_destroy(first);
+  tandem_load_destroy(second);
+  rig_payload_free(&payload);
+}
+
 /* ---------------------------------------------------------------- failures */
 
 static void a_failure_at_any_step_of_a_run_leaves_the_load_usable(void **state) {
@@ -802,6 +1041,13 @@ int main(int argc, char **argv) {
       RIG_TEST(an_address_that_is_not_taken_is_told_again_by_the_next_run),
       RIG_TEST(a_failing_driver_call_of_a_run_leaves_the_load_usable),
       RIG_TEST(a_context_that_cannot_be_made_leaves_nothing),
+      RIG_TEST(a_run_whose_aliased_output_has_another_shape_than_its_input_is_refused),
+      RIG_TEST(two_outputs_that_update_one_input_are_refused),
+      RIG_TEST(an_aliased_input_at_an_address_that_is_not_aligned_is_refused),
+      RIG_TEST(an_output_that_leaves_registered_memory_is_copied_part_by_part),
+      RIG_TEST(runs_of_one_load_are_in_order_on_the_per_thread_streams_of_two_threads),
+      RIG_TEST(a_profile_is_switched_after_the_run_in_flight_which_a_failing_switch_does_not_forget),
+      RIG_TEST(choosing_the_first_profile_calls_the_wait_hooks),
   };
   return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

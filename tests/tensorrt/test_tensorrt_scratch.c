@@ -304,6 +304,38 @@ struct runner {
   unsigned seed;
 };
 
+static void a_run_that_cannot_be_ordered_leaves_the_scratch_to_the_run_in_flight(void **state) {
+  (void)state;
+  struct rig_payload payload = rig_mlp(&big, 0);
+  struct tandem_load *load = rig_load(&payload, NULL), *other = rig_load(&payload, NULL);
+  struct io io[2];
+  for (unsigned i = 0; i < 2; i++)
+    io_init(&io[i], &big, 4, i + 1);
+  uint64_t before = used();
+  rig_device->hold(true);
+  assert_int_equal(tandem_load_run(load, &io[0].run, NULL), TANDEM_OK);
+  assert_true(rig_device->wait_held(1));
+  struct tandem_run_desc again = io[0].run;
+  again.stream = io[1].stream;
+  again.done = NULL;
+  rig_device->fail_at("cuStreamWaitEvent", 1, 999);
+  assert_int_not_equal(tandem_load_run(load, &again, NULL), TANDEM_OK);
+  rig_device->fail_at(NULL, 0, 0);
+  assert_int_equal(used() - before, 4 * 65536);
+  assert_int_equal(tandem_load_run(other, &io[1].run, NULL), TANDEM_OK);
+  assert_int_equal(used() - before, 2 * 4 * 65536);
+  rig_device->hold(false);
+  for (unsigned i = 0; i < 2; i++) {
+    rig_event_wait(io[i].done);
+    io_expect(&io[i]);
+  }
+  tandem_load_destroy(load);
+  tandem_load_destroy(other);
+  io_fini(&io[0]);
+  io_fini(&io[1]);
+  rig_payload_free(&payload);
+}
+
 static void *run_many(void *argument) {
   struct runner *runner = argument;
   for (unsigned i = 0; i < 60; i++)
@@ -343,6 +375,7 @@ int main(int argc, char **argv) {
       RIG_TEST(scratch_that_does_not_fit_fails_that_run_alone),
       RIG_TEST(idle_scratch_is_given_up_before_an_allocation_fails),
       RIG_TEST(loads_of_one_engine_run_at_the_same_time_with_their_own_numbers),
+      RIG_TEST(a_run_that_cannot_be_ordered_leaves_the_scratch_to_the_run_in_flight),
   };
   return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

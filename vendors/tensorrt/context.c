@@ -39,6 +39,7 @@ struct tensor {
   bool late;    /* an output whose shape only the run tells */
   bool aliased; /* an input that is updated in place, or the output that does it */
   size_t input; /* of an aliased output */
+  bool same;    /* which has the input's shape in every run: nobody else says that it may differ */
   size_t element;
   struct td_trt_dims dims; /* as the library knows them; rank -1: not told yet */
   void *bound;             /* address that the library knows; NULL: none */
@@ -88,7 +89,7 @@ struct context {
   struct td_graphs *graphs;
   uint64_t *key; /* owned: room for a graph's key */
   void *event;   /* owned */
-  void *flight;  /* the stream of a run that returned early and may be in flight; NULL: none */
+  bool flight;   /* a run that returned early may be in flight: its end is the event */
 };
 
 struct run {
@@ -98,6 +99,7 @@ struct run {
   void *stream;
   bool captured; /* by the caller */
   bool reshaped; /* the library was told of other shapes or values */
+  bool ordered;  /* what is queued comes after the run before */
   bool queued;   /* something is on the stream */
 };
 
@@ -294,6 +296,12 @@ static enum tandem_status set_alias(struct context *self, const char *output, co
   if (source->aliased && source->input != to)
     return host->fail(error, TANDEM_BAD_PROGRAM, "the program's aliased_io names output \"%s\" twice",
                       output);
+  for (size_t i = self->input_count; i < count_of(self); i++)
+    if (i != from && self->tensors[i].aliased && self->tensors[i].input == to)
+      return host->fail(error, TANDEM_BAD_PROGRAM,
+                        "outputs \"%s\" and \"%s\" both update input \"%s\", expected one output for an "
+                        "input; export it again",
+                        self->tensors[i].name, output, input);
   const char *engines = TD_TRT_HAS(engine_aliased_input) ? td_trt_engine_aliased_input(engine, output) : NULL;
   if (!by_user && TD_TRT_HAS(engine_aliased_input) && (engines == NULL || strcmp(engines, input) != 0))
     return host->fail(
@@ -303,16 +311,17 @@ static enum tandem_status set_alias(struct context *self, const char *output, co
         output, input, engines != NULL ? "\"" : "", engines != NULL ? engines : "no input",
         engines != NULL ? "\"" : "");
   struct td_trt_dims a = td_trt_engine_shape(engine, output), b = td_trt_engine_shape(engine, input);
-  if (by_user && (!same_dims(&a, &b) || self->ios[from].dtype != self->ios[to].dtype)) {
+  bool same = by_user || !TD_TRT_HAS(engine_aliased_input);
+  if (same && (!same_dims(&a, &b) || self->ios[from].dtype != self->ios[to].dtype)) {
     char text[2][160];
     write_dims(&a, text[0], sizeof text[0]);
     write_dims(&b, text[1], sizeof text[1]);
     return host->fail(
         error, TANDEM_BAD_PROGRAM,
-        "the program's aliased_io says that output \"%s\" updates input \"%s\" (user), but their shapes "
+        "the program's aliased_io says that output \"%s\" updates input \"%s\" (%s), but their shapes "
         "are %s %s and %s %s, expected the same; export it again",
-        output, input, tandem_dtype_name(self->ios[from].dtype), text[0],
-        tandem_dtype_name(self->ios[to].dtype), text[1]);
+        output, input, by_user ? "user" : "kv_cache_update", tandem_dtype_name(self->ios[from].dtype),
+        text[0], tandem_dtype_name(self->ios[to].dtype), text[1]);
   }
   if (source->on_host || target->on_host)
     return host->fail(error, TANDEM_UNSUPPORTED,
@@ -321,6 +330,7 @@ static enum tandem_status set_alias(struct context *self, const char *output, co
     self->alias_count++;
   source->aliased = target->aliased = true;
   source->input = to;
+  source->same = same;
   self->ios[from].updates = (int32_t)to + 1;
   return TANDEM_OK;
 }
@@ -363,7 +373,7 @@ static int64_t engine_scratch(void *engine) {
 }
 
 /* The library chooses profile 0 itself, for the first context at least. On a stream of our own: the caller
- * may be capturing any other. */
+ * may be capturing any other. With the capture lock held shared, which is given up for the wait. */
 static enum tandem_status set_first_profile(struct context *self, struct tandem_error *error) {
   void *stream = NULL;
   if (td_trt_context_profile(self->trt) == self->profile)
@@ -372,7 +382,12 @@ static enum tandem_status set_first_profile(struct context *self, struct tandem_
   if (code != TD_CUDA_OK)
     return td_cuda_fail(self->cuda, code, "create a stream", error);
   bool set = td_trt_context_set_profile(self->trt, self->profile, stream);
+  /* No lock is held while the host's hooks run. */
+  td_trt_capture_unlock();
+  td_trt_host()->wait_begin();
   code = td_cuda.stream_wait(stream);
+  td_trt_host()->wait_end();
+  td_trt_capture_lock_shared();
   td_cuda.stream_destroy(stream);
   if (code != TD_CUDA_OK)
     return td_cuda_fail(self->cuda, code, "choose an optimization profile", error);
@@ -454,12 +469,12 @@ enum tandem_status td_trt_context_create(void *engine, const struct tandem_conte
 
 /* Waits for the run that returned early, and for nothing else. Between enter and leave. */
 static void await_flight(struct context *self) {
-  if (self->flight == NULL)
+  if (!self->flight)
     return;
   td_trt_host()->wait_begin();
   int32_t code = td_cuda.event_wait(self->event);
   td_trt_host()->wait_end();
-  self->flight = NULL;
+  self->flight = false;
   if (code != TD_CUDA_OK)
     td_cuda_fail(self->cuda, code, "wait for the run before", NULL);
 }
@@ -539,6 +554,17 @@ static enum tandem_status refuse_capture(struct run *run, const char *reason) {
 
 /* ---------------------------------------------------------------- run: inputs */
 
+/* Puts what follows after the run before, whatever stream that was on. The same handle may be another stream
+ * by now: the per-thread stream has one for all threads, and a destroyed stream's handle comes back. */
+static int32_t order(struct run *run) {
+  struct context *self = run->self;
+  int32_t code = TD_CUDA_OK;
+  if (self->flight && !run->ordered)
+    code = td_cuda.stream_await_event(run->stream, self->event, 0);
+  run->ordered = code == TD_CUDA_OK;
+  return code;
+}
+
 static enum tandem_status locate(struct run *run, struct tensor *tensor, const void *data) {
   struct context *self = run->self;
   tensor->data = data;
@@ -565,10 +591,14 @@ static enum tandem_status stage(struct run *run, struct tensor *tensor) {
   char step[160];
   if (run->captured && tensor->pointer.place == TD_CUDA_HOST)
     return refuse_capture(run, "a tensor is in host memory");
+  if (run->captured) {
+    /* The graph would keep the address of a buffer that a later run may give away. */
+    snprintf(step, sizeof step, "the address of %s %zu (%.64s) is not aligned to %d bytes", side_name(tensor),
+             tensor->side, tensor->name, ALIGNMENT_MIN);
+    return refuse_capture(run, step);
+  }
   tensor->copied = true;
   if (tensor->staged.size < tensor->bytes) {
-    if (run->captured)
-      return refuse_capture(run, "a buffer would have to be allocated");
     await_flight(self);
     td_cuda_give(self->cuda, &tensor->staged);
     int32_t code = td_cuda_take(self->cuda, tensor->bytes, &tensor->staged);
@@ -622,7 +652,8 @@ static enum tandem_status fetch_values(struct run *run, struct tensor *tensor, c
       status = refuse_capture(run, "the values of a shape tensor are in device memory");
       goto done;
     }
-    code = td_cuda.copy_out(fetched, tensor->pointer.address, tensor->bytes, run->stream);
+    if ((code = order(run)) == TD_CUDA_OK) /* they may be what the run before writes */
+      code = td_cuda.copy_out(fetched, tensor->pointer.address, tensor->bytes, run->stream);
     td_trt_host()->wait_begin();
     int32_t waited = td_cuda.stream_wait(run->stream);
     td_trt_host()->wait_end();
@@ -660,8 +691,14 @@ static enum tandem_status take_input(struct run *run, size_t index) {
   if (status != TANDEM_OK)
     return status;
   if (tensor->aliased) {
-    if (tensor->pointer.place == TD_CUDA_DEVICE)
+    if (tensor->pointer.place == TD_CUDA_DEVICE && is_aligned(tensor))
       return TANDEM_OK;
+    if (tensor->pointer.place == TD_CUDA_DEVICE)
+      return td_trt_host()->fail(
+          run->error, TANDEM_INVALID_ARGUMENT,
+          "the address of input %zu (%s) is not aligned to %d bytes and the engine updates it in place; give "
+          "it at an aligned address",
+          tensor->side, tensor->name, ALIGNMENT_MIN);
     return td_trt_host()->fail(
         run->error, TANDEM_INVALID_ARGUMENT,
         "input %zu (%s) is in host memory and the engine updates it in place; give it in memory of "
@@ -720,12 +757,33 @@ static enum tandem_status switch_profile(struct run *run) {
     return TANDEM_OK;
   if (run->captured)
     return refuse_capture(run, "the shapes need another optimization profile");
+  int32_t code = order(run);
+  if (code != TD_CUDA_OK)
+    return td_cuda_fail(self->cuda, code, "wait for the run before", run->error);
   forget_told(self);
   run->queued = true;
   if (!td_trt_context_set_profile(self->trt, chosen, run->stream))
     return refuse(run, TANDEM_DEVICE_ERROR, "switch the optimization profile");
   self->profile = chosen;
   return TANDEM_OK;
+}
+
+/* The engine writes an aliased output over its input, so it may not need more than that has. */
+static enum tandem_status check_alias(struct run *run, const struct tensor *output) {
+  const struct tensor *input = &run->self->tensors[output->input];
+  size_t need, room;
+  bool fits = count_bytes(&output->dims, output->element, &need) &&
+              count_bytes(&input->dims, input->element, &room) && need <= room;
+  if (fits && (!output->same || same_dims(&output->dims, &input->dims)))
+    return TANDEM_OK;
+  char text[2][160];
+  write_dims(&output->dims, text[0], sizeof text[0]);
+  write_dims(&input->dims, text[1], sizeof text[1]);
+  return td_trt_host()->fail(run->error, TANDEM_INVALID_ARGUMENT,
+                             "output %zu (%s) updates input %zu (%s) in place and has shape %s where that is "
+                             "given as %s, expected %s",
+                             output->side, output->name, input->side, input->name, text[0], text[1],
+                             output->same ? "the same shape" : "no more bytes than the input has");
 }
 
 static enum tandem_status infer_shapes(struct run *run) {
@@ -738,8 +796,11 @@ static enum tandem_status infer_shapes(struct run *run) {
     if (tensor->dynamic)
       tensor->dims = td_trt_context_shape(self->trt, tensor->name);
     size_t bytes;
+    enum tandem_status status;
     if (tensor->dims.rank < 0 || tensor->dims.rank > TD_TRT_MAX_RANK)
       return refuse(run, TANDEM_INTERNAL, "tell the rank of an output");
+    if (tensor->aliased && (status = check_alias(run, tensor)) != TANDEM_OK)
+      return status;
     bool late = !count_bytes(&tensor->dims, tensor->element, &bytes);
     if (late && !tensor->late &&
         !td_trt_context_set_allocator(self->trt, tensor->name, &self->allocators[i - self->input_count].base))
@@ -934,14 +995,6 @@ static enum tandem_status lease_scratch(struct run *run) {
   return TANDEM_OK;
 }
 
-/* After the run before, whatever stream that was on. */
-static int32_t order(struct run *run) {
-  struct context *self = run->self;
-  if (self->flight == NULL || self->flight == run->stream)
-    return TD_CUDA_OK;
-  return td_cuda.stream_await_event(run->stream, self->event, 0);
-}
-
 /* Between host memory and a buffer. Memory that is registered in part is copied part by part: the driver
  * takes no copy that leaves a registration. */
 static int32_t copy_host(struct run *run, uint64_t device, void *host, size_t size, bool out) {
@@ -1004,7 +1057,7 @@ static enum tandem_status enqueue(struct run *run) {
     struct td_graph_request request = {.context = self->trt,
                                        .stream = run->stream,
                                        .foreign = run->desc->stream != NULL,
-                                       .flight = self->flight != NULL ? self->event : NULL,
+                                       .flight = self->flight ? self->event : NULL,
                                        .key = self->key,
                                        .key_count = write_key(self)};
     result = td_graphs_run(self->graphs, self->cuda, &request, &code);
@@ -1051,7 +1104,7 @@ static enum tandem_status copy_output(struct run *run, size_t index) {
   int32_t code =
       tensor->pointer.place == TD_CUDA_DEVICE
           ? td_cuda.copy_within(tensor->pointer.address, tensor->address, tensor->bytes, run->stream)
-          : td_cuda.copy_out(tensor->given->data, tensor->address, tensor->bytes, run->stream);
+          : copy_tensor(run, tensor, tensor->given->data, true);
   return code == TD_CUDA_OK ? TANDEM_OK : td_cuda_fail(self->cuda, code, "copy an output", run->error);
 }
 
@@ -1093,7 +1146,7 @@ static enum tandem_status finish(struct run *run) {
     code = wait_for_stream(run);
     if (code != TD_CUDA_OK)
       return td_cuda_fail(self->cuda, code, "wait for the run", run->error);
-    self->flight = NULL;
+    self->flight = false;
     enum tandem_status status = self->waits ? hand_out_values(run) : TANDEM_OK;
     if (status != TANDEM_OK)
       return status;
@@ -1102,7 +1155,7 @@ static enum tandem_status finish(struct run *run) {
     code = td_cuda.event_record(self->event, run->stream);
     if (code != TD_CUDA_OK)
       return td_cuda_fail(self->cuda, code, "record the run's event", run->error);
-    self->flight = run->stream;
+    self->flight = true;
     if (desc->done != NULL)
       *desc->done = self->event;
   }
@@ -1141,8 +1194,15 @@ static enum tandem_status check_stream(struct run *run) {
     return td_trt_host()->fail(run->error, TANDEM_INVALID_STATE,
                                "the stream's capture was invalidated earlier; end it, and capture again");
   run->captured = status == TD_CUDA_CAPTURE_ACTIVE;
-  if (run->captured && run->self->flight != NULL && run->self->flight != run->stream)
-    return refuse_capture(run, "a run of this load on another stream may still be in flight");
+  if (!run->captured || !run->self->flight)
+    return TANDEM_OK;
+  /* A capture cannot be told to wait for an event from before it. */
+  code = td_cuda.event_query(run->self->event);
+  if (code == TD_CUDA_NOT_READY)
+    return refuse_capture(run, "a run of this load that returned early is still in flight");
+  if (code != TD_CUDA_OK)
+    return td_cuda_fail(run->self->cuda, code, "ask for the end of the run before", run->error);
+  run->self->flight = false;
   return TANDEM_OK;
 }
 
@@ -1155,12 +1215,15 @@ static enum tandem_status run_entered(struct run *run) {
     status = settle_shapes(run);
   for (size_t i = self->input_count; status == TANDEM_OK && i < count_of(self); i++)
     status = take_output(run, i);
-  if (status != TANDEM_OK || (status = bind_addresses(run)) != TANDEM_OK ||
-      (status = lease_scratch(run)) != TANDEM_OK)
+  if (status != TANDEM_OK || (status = bind_addresses(run)) != TANDEM_OK)
     return status;
+  /* Before the lease: it may be of scratch that the run before still uses, and is given back as free. */
   int32_t code = order(run);
-  if (code == TD_CUDA_OK)
-    code = copy_inputs(run);
+  if (code != TD_CUDA_OK)
+    return td_cuda_fail(self->cuda, code, "wait for the run before", run->error);
+  if ((status = lease_scratch(run)) != TANDEM_OK)
+    return status;
+  code = copy_inputs(run);
   if (code != TD_CUDA_OK)
     return td_cuda_fail(self->cuda, code, "copy an input", run->error);
   status = enqueue(run);
@@ -1188,7 +1251,8 @@ enum tandem_status td_trt_run(void *context, const struct tandem_run_desc *desc,
     int32_t code = wait_for_stream(&run);
     if (code != TD_CUDA_OK)
       status = td_cuda_fail(self->cuda, code, "wait for a failed run", error);
-    self->flight = NULL;
+    else if (run.ordered)
+      self->flight = false;
   }
   if (status != TANDEM_OK && run.captured && run.queued)
     td_scratch_keep(&self->scratch);
