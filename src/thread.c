@@ -255,6 +255,10 @@ void td_host_lock_shared(struct tandem_host_lock *lock) {
   }
 }
 
+bool td_host_try_lock_alone(struct tandem_host_lock *lock) {
+  return pthread_rwlock_trywrlock(real_host_lock(lock)) == 0;
+}
+
 void td_host_unlock(struct tandem_host_lock *lock) {
   pthread_rwlock_unlock(real_host_lock(lock));
 }

@@ -93,6 +93,7 @@ const struct tandem_host td_host = {
     .lock_alone = td_host_lock_alone,
     .lock_shared = td_host_lock_shared,
     .unlock = td_host_unlock,
+    .try_lock_alone = td_host_try_lock_alone,
 };
 
 /* ---------------------------------------------------------------- registry */

@@ -70,6 +70,8 @@ struct tandem_host {
   void (*lock_alone)(struct tandem_host_lock *lock);
   void (*lock_shared)(struct tandem_host_lock *lock);
   void (*unlock)(struct tandem_host_lock *lock);
+  /* False when the lock is not free at once: never waits. */
+  bool (*try_lock_alone)(struct tandem_host_lock *lock);
 };
 
 /* One option of the vendor's own. tandem resolves precedence, checks the value and hands the values to the

@@ -275,6 +275,63 @@ static void a_capture_does_not_depend_on_who_has_the_scratch(void **state) {
   rig_payload_free(&payload);
 }
 
+static void a_captured_run_does_not_go_through_a_buffer_of_the_load(void **state) {
+  (void)state;
+  struct rig_payload payload = rig_mlp(&rig_dynamic, 0);
+  struct tandem_load *load = rig_load(&payload, NULL);
+  struct io io;
+  struct tandem_error error;
+  void *stream = rig_stream(0);
+  io_init(&io, 3);
+  io.run.stream = stream;
+  expect_run(load, &io, 1);
+  struct tandem_tensor aligned = io.input;
+  io.input = rig_tensor((unsigned char *)io.x + 4, TANDEM_FLOAT32, 2, 3, 8);
+  assert_int_equal(tandem_load_run(load, &io.run, NULL), TANDEM_OK); /* the load has the buffer now */
+  begin_capture(stream, CU_CAPTURE_THREAD_LOCAL);
+  assert_int_equal(tandem_load_run(load, &io.run, &error), TANDEM_INVALID_STATE);
+  assert_non_null(strstr(error.message, "the address of input 0 (x) is not aligned to 16 bytes"));
+  assert_true(is_capturing(stream));
+  drop_capture(stream);
+  io.input = aligned;
+  expect_run(load, &io, 2);
+  tandem_load_destroy(load);
+  io_fini(&io);
+  rig_stream_free(0, stream);
+  rig_payload_free(&payload);
+}
+
+static void a_run_in_flight_keeps_its_load_from_being_captured(void **state) {
+  (void)state;
+  struct rig_payload payload = rig_mlp(&rig_dynamic, 0);
+  struct tandem_load *load = rig_load(&payload, NULL);
+  struct io io;
+  struct tandem_error error;
+  void *stream = rig_stream(0), *done = NULL;
+  io_init(&io, 3);
+  io.run.stream = stream;
+  expect_run(load, &io, 1);
+  io.run.return_early = true;
+  io.run.done = &done;
+  rig_device->hold(true);
+  assert_int_equal(tandem_load_run(load, &io.run, NULL), TANDEM_OK);
+  io.run.return_early = false;
+  io.run.done = NULL;
+  begin_capture(stream, CU_CAPTURE_THREAD_LOCAL);
+  assert_int_equal(tandem_load_run(load, &io.run, &error), TANDEM_INVALID_STATE);
+  assert_non_null(strstr(error.message, "still in flight"));
+  rig_device->hold(false);
+  rig_event_wait(done);
+  if (tandem_load_run(load, &io.run, &error) != TANDEM_OK)
+    fail_msg("%s", error.message);
+  assert_true(is_capturing(stream));
+  drop_capture(stream);
+  tandem_load_destroy(load);
+  io_fini(&io);
+  rig_stream_free(0, stream);
+  rig_payload_free(&payload);
+}
+
 /* ---------------------------------------------------------------- option cuda_graph */
 
 static uint64_t launches(void) {
@@ -445,6 +502,53 @@ static void a_failing_enqueue_under_recording_falls_back_to_a_plain_run(void **s
   rig_payload_free(&payload);
 }
 
+struct loading {
+  const struct rig_payload *payload;
+  struct tandem_load *load;
+};
+
+static void *load_there(void *argument) {
+  struct loading *loading = argument;
+  loading->load = rig_load(loading->payload, NULL);
+  return NULL;
+}
+
+/* Ends only because the run does not wait for the build, which ends after it. */
+static void a_run_that_would_be_recorded_goes_plainly_while_another_engine_is_built(void **state) {
+  (void)state;
+  const struct standin_mlp another = {.name = "another",
+                                      .seed = 9,
+                                      .layer_count = 1,
+                                      .widths = (const int64_t[]){8, 4},
+                                      .rows_min = 2,
+                                      .rows_opt = 2,
+                                      .rows_max = 2};
+  struct rig_payload payload = rig_mlp(&rig_dynamic, 0), slow = rig_mlp(&another, 0);
+  struct tandem_load *load = rig_load(&payload, "cuda_graph", "true", NULL);
+  struct loading loading = {.payload = &slow};
+  struct io io;
+  pthread_t thread;
+  io_init(&io, 2);
+  expect_run(load, &io, 0);
+  expect_run(load, &io, 1);
+  rig_library->gate_close(STANDIN_DESERIALIZE);
+  assert_int_equal(pthread_create(&thread, NULL, load_there, &loading), 0);
+  assert_true(rig_library->wait_inside(STANDIN_DESERIALIZE, 1));
+  for (unsigned i = 2; i < 7; i++)
+    expect_run(load, &io, i);
+  assert_int_equal(launches(), 0);
+  rig_library->gate_open(STANDIN_DESERIALIZE);
+  pthread_join(thread, NULL);
+  expect_run(load, &io, 7);
+  assert_int_equal(launches(), 1);
+  assert_int_equal(rig_lines("recordings failed"), 0);
+  tandem_load_destroy(loading.load);
+  tandem_load_destroy(load);
+  io_fini(&io);
+  rig_payload_free(&slow);
+  rig_payload_free(&payload);
+}
+
 static void *record_many(void *argument) {
   const struct beside *beside = argument;
   for (int i = 0; i < beside->rounds; i++) {
@@ -518,6 +622,9 @@ int main(int argc, char **argv) {
       RIG_TEST(three_failed_recordings_end_it_and_every_run_is_right),
       RIG_TEST(a_failing_enqueue_under_recording_falls_back_to_a_plain_run),
       RIG_TEST(loads_record_while_others_are_made_and_torn_down),
+      RIG_TEST(a_captured_run_does_not_go_through_a_buffer_of_the_load),
+      RIG_TEST(a_run_in_flight_keeps_its_load_from_being_captured),
+      RIG_TEST(a_run_that_would_be_recorded_goes_plainly_while_another_engine_is_built),
   };
   failed += cmocka_run_group_tests(tests, NULL, NULL);
   return failed ? 1 : 0;

@@ -11,7 +11,8 @@
  *
  * A stream of another CUDA context or of a green one cannot take the graph of ours; only drivers from 12.5 on
  * tell, so older ones record nothing. A recording that fails costs nothing but time: the run goes plainly,
- * and after three failures every later one does.
+ * and after three failures every later one does. A recording that would have to wait for another load's build
+ * is left to a later run.
  */
 #include "tensorrt.h"
 
@@ -129,11 +130,14 @@ static void note_candidate(struct td_graphs *graphs, const struct td_graph_reque
     memcpy(graphs->candidate, request->key, request->key_count * sizeof *request->key);
 }
 
-/* Records a run into an executable graph, which the run's stream can launch; NULL when that fails. */
-static void *record(struct td_graphs *graphs, const struct td_graph_request *request) {
+/* Records a run into an executable graph, which the run's stream can launch; NULL when that fails. *busy: it
+ * was not tried, the lock is with others. */
+static void *record(struct td_graphs *graphs, const struct td_graph_request *request, bool *busy) {
   void *graph = NULL, *executable = NULL;
   bool recorded = false;
-  td_trt_host()->lock_alone(&capture_lock);
+  *busy = !td_trt_host()->try_lock_alone(&capture_lock);
+  if (*busy)
+    return NULL;
   bool capturable =
       !TD_TRT_HAS(context_capturable) || td_trt_context_capturable(request->context, graphs->stream);
   /* What must not be in a capture has to fail, not to be left out of it. */
@@ -181,10 +185,11 @@ enum td_graph_result td_graphs_run(struct td_graphs *graphs, struct td_cuda_cont
     return TD_GRAPH_PLAIN;
   }
   uint64_t *key = td_trt_host()->allocate(request->key_count * sizeof *key);
-  void *executable = key != NULL ? record(graphs, request) : NULL;
+  bool busy = false;
+  void *executable = key != NULL ? record(graphs, request, &busy) : NULL;
   if (executable == NULL) {
     td_trt_host()->release(key);
-    if (++graphs->failures == FAILURES_MAX)
+    if (!busy && ++graphs->failures == FAILURES_MAX)
       td_trt_say(
           TANDEM_LOG_WARNING,
           "cuda_graph: runs go plainly from now on: %d recordings failed, this engine cannot be captured",
