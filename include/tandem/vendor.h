@@ -92,23 +92,23 @@ struct tandem_vendor_option {
 
 /* Filled by open. */
 struct tandem_vendor_library {
-  char version[128];  /* "2026.4.1-..." */
+  char version[128]; /* "2026.4.1-..." */
   char path[512];
   char build_id[128]; /* what tells two builds of one version apart; "" when the path has to do */
 };
 
 /* Filled by parse. */
 struct tandem_payload {
-  const void *engine;  /* the engine bytes: inside the payload, or in named data whose token `state` keeps */
+  const void *engine; /* the engine bytes: inside the payload, or in named data whose token `state` keeps */
   size_t engine_size;
-  void *state;         /* the vendor's own, for context_create; freed by payload_destroy */
+  void *state; /* the vendor's own, for context_create; freed by payload_destroy */
 };
 
 /* Filled by resolve: what an engine's identity has beyond its bytes. */
 struct tandem_resolution {
-  char device[64];      /* "CPU", "cuda:1" */
-  uint64_t context_id;  /* CUDA context; 0 elsewhere */
-  char options[384];    /* canonical text of every option that changes the engine: "precision=f32;..." */
+  char device[64];     /* "CPU", "cuda:1" */
+  uint64_t context_id; /* CUDA context; 0 elsewhere */
+  char options[384];   /* canonical text of every option that changes the engine: "precision=f32;..." */
 };
 
 struct tandem_build_desc {
@@ -116,11 +116,11 @@ struct tandem_build_desc {
   size_t engine_size;
   const char *const *options; /* resolved values, in the order of tandem_vendor.options */
   const struct tandem_resolution *resolution;
-  int64_t budget;             /* bytes asked for; -1: automatic */
+  int64_t budget; /* bytes asked for; -1: automatic */
 };
 
 struct tandem_engine_info {
-  uint64_t engine_bytes;    /* what one engine costs as the vendor reports it; 0: not known */
+  uint64_t engine_bytes; /* what one engine costs as the vendor reports it; 0: not known */
   uint64_t device_bytes;
   int64_t streamable_size;  /* 0 when nothing streams */
   int64_t effective_budget; /* -1 without TANDEM_VENDOR_HAS_BUDGET */
@@ -131,7 +131,7 @@ struct tandem_context_desc {
   const char *const *options;
   bool share_scratch; /* tandem's own options of this load */
   bool cuda_graph;
-  int32_t profile;    /* optimization profile; -1: by the shapes of each run */
+  int32_t profile; /* optimization profile; -1: by the shapes of each run */
 };
 
 /* Filled by context_create; the arrays are the context's own and live as long as it. */
@@ -154,7 +154,8 @@ struct tandem_vendor {
   /* Finds and starts the library. Tried again at the next load after a failure (UNAVAILABLE, UNSUPPORTED). */
   enum tandem_status (*open)(const struct tandem_host *host, struct tandem_vendor_library *library,
                              struct tandem_error *error);
-  /* Checks a payload and finds its engine bytes; `named_data` may be NULL. `host` as in open, always given. */
+  /* Checks a payload and finds its engine bytes; `named_data` may be NULL. `host` as in open, always given.
+   */
   enum tandem_status (*parse)(const struct tandem_host *host, const void *bytes, size_t size,
                               const struct tandem_named_data *named_data, struct tandem_payload *payload,
                               struct tandem_error *error);
