@@ -1249,9 +1249,10 @@ enum tandem_status td_trt_run(void *context, const struct tandem_run_desc *desc,
   if (status != TANDEM_OK && run.queued && !run.captured && !td_cuda_lost(self->cuda)) {
     /* Buffers and scratch are in use until what was queued has run. */
     int32_t code = wait_for_stream(&run);
-    if (code != TD_CUDA_OK)
+    if (code != TD_CUDA_OK) {
+      td_scratch_keep(&self->scratch); /* nobody knows whether it is still in use */
       status = td_cuda_fail(self->cuda, code, "wait for a failed run", error);
-    else if (run.ordered)
+    } else if (run.ordered)
       self->flight = false;
   }
   if (status != TANDEM_OK && run.captured && run.queued)
