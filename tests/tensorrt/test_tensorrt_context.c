@@ -734,6 +734,16 @@ static void two_outputs_that_update_one_input_are_refused(void **state) {
   standin_plan_layer(plan, STANDIN_COPY, x, -1, z);
   const struct standin_alias aliases[] = {{"y", "c", "user"}, {"z", "c", "user"}};
   expect_refused(wrap_plan(plan, aliases, 2), TANDEM_BAD_PROGRAM, "\"y\" and \"z\" both update input \"c\"");
+  /* One is the program's, the other the engine's own. */
+  plan = standin_plan_create("engine");
+  x = standin_plan_tensor(plan, "x", STANDIN_INPUT, STANDIN_FLOAT, 2, dims);
+  int32_t c = standin_plan_tensor(plan, "c", STANDIN_INPUT, STANDIN_FLOAT, 2, dims);
+  y = standin_plan_tensor(plan, "y", STANDIN_OUTPUT, STANDIN_FLOAT, 2, dims);
+  z = standin_plan_tensor(plan, "z", STANDIN_OUTPUT, STANDIN_FLOAT, 2, dims);
+  standin_plan_tensor_record(plan, z)->alias = c;
+  standin_plan_gemm(plan, x, y, 8, 8, STANDIN_NO_ACT, 1);
+  standin_plan_layer(plan, STANDIN_CACHE, c, x, z);
+  expect_refused(wrap_plan(plan, aliases, 1), TANDEM_BAD_PROGRAM, "\"y\" and \"z\" both update input \"c\"");
 }
 
 static void an_aliased_input_at_an_address_that_is_not_aligned_is_refused(void **state) {
