@@ -10,7 +10,7 @@
  *   options     options.c   process options
  *   registry    vendor.c    vendors and the state of their libraries
  *   identity    identity.c  the process's secret and OpenSSL's first use
- *   hooks       thread.c    the host's wait hooks
+ *   hooks       thread.c    the host's hooks
  *   a turn      load.c      who has a load's context: a run or reset has it over its vendor call, no longer
  * Fork alone takes several: all of them, in the handlers.
  */
@@ -76,6 +76,15 @@ unsigned td_cpu_count(void); /* processors this process may run on, at least 1 *
 /* Calls the host's hooks around a wait. Never with a lock of ours held. */
 void td_wait_begin(void);
 void td_wait_end(void);
+
+/* Calls the host's hooks around a load. Never with a lock of ours held. After a failure there is no end. */
+struct td_load_hooked {
+  tandem_load_end_fn end; /* NULL: none */
+  void *user;
+  void *token;
+};
+enum tandem_status td_load_begin(struct td_load_hooked *hooked, struct tandem_error *error);
+void td_load_end(const struct td_load_hooked *hooked);
 
 /* ---------------------------------------------------------------- memory.c */
 

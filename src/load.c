@@ -262,7 +262,14 @@ enum tandem_status tandem_load_create(const struct tandem_load_desc *desc, struc
   td_clear(error);
   if (load != NULL)
     *load = NULL;
-  enum tandem_status status = create(desc, load, error);
+  struct td_load_hooked hooked;
+  enum tandem_status status = td_load_begin(&hooked, error);
+  if (status == TANDEM_OK) {
+    status = create(desc, load, error);
+    td_load_end(&hooked);
+  } else {
+    td_pool_count(0, true);
+  }
   td_cancel_restore(cancel);
   return status;
 }

@@ -778,7 +778,6 @@ static enum tandem_status get_option(const char *backend, const char *key, char 
                                      struct tandem_error *error) {
   if (!value || size == 0)
     return td_fail(error, TANDEM_INVALID_ARGUMENT, "the value of an option has nowhere to go");
-  value[0] = '\0';
   if (!key)
     return td_fail(error, TANDEM_BAD_OPTION, "an option without a name was asked for");
   const struct tandem_vendor *vendor = NULL;
@@ -810,7 +809,14 @@ static enum tandem_status get_option(const char *backend, const char *key, char 
 enum tandem_status tandem_get_option(const char *backend, const char *key, char *value, size_t size,
                                      struct tandem_error *error) {
   int state = td_cancel_disable();
-  enum tandem_status status = get_option(backend, key, value, size, error);
+  if (value && size > 0)
+    value[0] = '\0';
+  struct td_load_hooked hooked;
+  enum tandem_status status = td_load_begin(&hooked, error);
+  if (status == TANDEM_OK) {
+    status = get_option(backend, key, value, size, error);
+    td_load_end(&hooked);
+  }
   td_cancel_restore(state);
   return status;
 }

@@ -5,9 +5,10 @@
  * Deadlines are of CLOCK_MONOTONIC: a clock that is set back must not stretch flight_timeout_ms.
  * A thread of ours takes no signal: a host's handlers run on the host's threads, with the host's stacks.
  *
- * The host's wait hooks are called with no lock held. A wait that began with one pair ends with that pair
- * although another was set meanwhile, since the first host still waits for its lock; the pair is therefore
- * kept by the waiting thread. A wait inside a hook calls no hook: the lock is already being given up.
+ * The host's hooks are called with no lock held. A wait or load that began with one pair ends with that pair
+ * although another was set meanwhile, since the first host still waits for its lock or has a scope open; the
+ * pair is therefore kept by the thread. A wait inside a wait hook calls no hook: the lock is already being
+ * given up.
  *
  * Around fork this source holds its own lock, so that the child never finds it taken by a thread that is
  * gone.
@@ -175,6 +176,8 @@ struct hooks {
 
 static struct td_mutex hooks_lock;
 static struct hooks hooks;                 /* guarded by hooks_lock */
+static tandem_load_begin_fn load_begin;    /* guarded by hooks_lock */
+static struct td_load_hooked load_hooked;  /* guarded by hooks_lock; its token is not used */
 static _Thread_local struct hooks waiting; /* the pair that this thread's wait began with */
 static _Thread_local unsigned wait_depth;
 
@@ -226,6 +229,37 @@ void tandem_wait_begin(void) {
 
 void tandem_wait_end(void) {
   td_wait_end();
+}
+
+void tandem_set_load_hooks(tandem_load_begin_fn begin, tandem_load_end_fn end, void *user) {
+  int state = td_cancel_disable();
+  td_mutex_lock(&hooks_lock);
+  load_begin = begin;
+  load_hooked = (struct td_load_hooked){.end = end, .user = user};
+  td_mutex_unlock(&hooks_lock);
+  td_cancel_restore(state);
+}
+
+enum tandem_status td_load_begin(struct td_load_hooked *hooked, struct tandem_error *error) {
+  td_mutex_lock(&hooks_lock);
+  tandem_load_begin_fn begin = load_begin;
+  *hooked = load_hooked;
+  td_mutex_unlock(&hooks_lock);
+  if (!begin)
+    return TANDEM_OK;
+  struct tandem_error own = {.code = TANDEM_OK};
+  enum tandem_status status = begin(hooked->user, &hooked->token, &own);
+  if (status == TANDEM_OK)
+    return TANDEM_OK;
+  if ((unsigned)status > TANDEM_INTERNAL) /* of the host's own invention */
+    status = TANDEM_INTERNAL;
+  own.message[sizeof(own.message) - 1] = '\0';
+  return td_fail(error, status, "%s", own.message[0] ? own.message : "the host's load hook refused the load");
+}
+
+void td_load_end(const struct td_load_hooked *hooked) {
+  if (hooked->end)
+    hooked->end(hooked->user, hooked->token);
 }
 
 /* ---------------------------------------------------------------- locks of vendors */

@@ -64,11 +64,15 @@ er::Error report(const struct tandem_error &error, const char *what, const char 
   return to_error(error.code);
 }
 
+bool python_runs() {
+  auto is_initialized = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "Py_IsInitialized"));
+  return is_initialized && is_initialized();
+}
+
 /* True when this thread holds Python's interpreter lock, as it does inside the stock extension. */
 bool holds_interpreter_lock() {
-  auto is_initialized = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "Py_IsInitialized"));
   auto check = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "PyGILState_Check"));
-  return is_initialized && check && is_initialized() && check();
+  return check && python_runs() && check();
 }
 
 /* An option of ExecuTorch as text; neither its key nor its text need end in a NUL. */
@@ -499,9 +503,8 @@ enum tandem_status register_one(const char *backend, struct tandem_error *error)
     return tandem_fail(
         error, TANDEM_INVALID_STATE,
         "another backend is registered as %s, so programs for it do not share engines: load tandem before "
-        "anything that brings ExecuTorch's own (in Python: ctypes.CDLL(\"libtandem_executorch.so\") before "
-        "executorch.runtime)",
-        backend);
+        "anything that brings ExecuTorch's own%s",
+        backend, python_runs() ? " (move \"import tandem\" before executorch.runtime)" : "");
   slot = free_slot();
   if (!slot)
     return tandem_fail(error, TANDEM_OUT_OF_MEMORY, "no room for backend %s: at most %zu can be registered",

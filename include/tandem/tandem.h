@@ -141,6 +141,19 @@ TANDEM_API enum tandem_status tandem_scope_acquire(const struct tandem_option *o
                                                    struct tandem_scope **scope, struct tandem_error *error);
 TANDEM_API void tandem_scope_release(struct tandem_scope *scope);
 
+/* Called on the loading thread around every tandem_load_create of the process, whoever calls it, with no lock
+ * of tandem held: `begin` before the load's options are read, `end` as its last act, with the token that
+ * begin left (NULL before it). For a host whose options belong to a task instead of a thread: begin acquires
+ * a scope, end releases it. A status other than OK from begin fails the load, with the error that it filled,
+ * and end is not called. Also around tandem_get_option, which tells what a load would use. A hook that loads
+ * is called for that load too. */
+typedef enum tandem_status (*tandem_load_begin_fn)(void *user, void **token, struct tandem_error *error);
+typedef void (*tandem_load_end_fn)(void *user, void *token);
+
+/* Replaces the process's load hooks; both or neither may be NULL. A load that began with one pair ends with
+ * it, so `user` must stay valid. */
+TANDEM_API void tandem_set_load_hooks(tandem_load_begin_fn begin, tandem_load_end_fn end, void *user);
+
 /* ---------------------------------------------------------------- tensors */
 
 #define TANDEM_MAX_RANK 16

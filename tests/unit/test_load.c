@@ -543,6 +543,148 @@ static void a_run_that_waits_for_its_turn_ends_before_the_load_is_destroyed(void
   }
 }
 
+/* ---- load hooks */
+
+struct hooked_host {
+  struct tandem_option option; /* of the scope that begin acquires */
+  enum tandem_status refusal;
+  const char *reason;
+  struct hooked_host *next; /* set as the hooks' host by begin */
+  int begun, ended;
+  bool matched; /* end got what begin left */
+  struct tandem_scope *scope;
+};
+
+static void end_load(void *user, void *token) {
+  struct hooked_host *host = user;
+  host->ended++;
+  host->matched = token == host->scope;
+  tandem_scope_release(token);
+  tandem_stats_get(&(struct tandem_stats){.struct_size = sizeof(struct tandem_stats)}, NULL);
+}
+
+static enum tandem_status begin_load(void *user, void **token, struct tandem_error *error) {
+  struct hooked_host *host = user;
+  host->begun++;
+  if (*token != NULL)
+    return tandem_fail(error, TANDEM_INTERNAL, "the token was not cleared");
+  if (host->next != NULL)
+    tandem_set_load_hooks(begin_load, end_load, host->next);
+  if (host->refusal != TANDEM_OK)
+    return host->reason ? tandem_fail(error, host->refusal, "%s", host->reason) : host->refusal;
+  enum tandem_status status = tandem_scope_acquire(&host->option, 1, &host->scope, error);
+  *token = host->scope;
+  return status;
+}
+
+static void a_scope_of_the_load_hooks_is_that_load_s(void **state) {
+  (void)state;
+  struct hooked_host host = {.option = {"use_shared_engines", "false"}};
+  struct scene_load first = made(scene_load(fake, payload, size, NULL));
+  tandem_set_load_hooks(begin_load, end_load, &host);
+  struct scene_load alone = made(scene_load(fake, payload, size, NULL));
+  assert_int_equal(host.begun, 1);
+  assert_int_equal(host.ended, 1);
+  assert_true(host.matched && host.scope != NULL);
+  assert_int_equal(fake_count(fake, FAKE_BUILD), 2);
+  struct scene_load own = made(scene_load(fake, payload, size, "use_shared_engines", "true", NULL));
+  assert_true(scene_info(&own).shared);
+  char value[8];
+  assert_int_equal(tandem_get_option("fake", "use_shared_engines", value, sizeof value, NULL), TANDEM_OK);
+  assert_string_equal(value, "false");
+  assert_int_equal(host.begun, 3);
+  assert_int_equal(host.ended, 3);
+  tandem_set_load_hooks(NULL, NULL, NULL);
+  struct scene_load later = made(scene_load(fake, payload, size, NULL));
+  assert_true(scene_info(&later).shared);
+  assert_int_equal(tandem_get_option("fake", "use_shared_engines", value, sizeof value, NULL), TANDEM_OK);
+  assert_string_equal(value, "true");
+  assert_int_equal(host.begun, 3);
+  scene_destroy(&first);
+  scene_destroy(&alone);
+  scene_destroy(&own);
+  scene_destroy(&later);
+}
+
+static void a_load_ends_with_the_hooks_it_began_with(void **state) {
+  (void)state;
+  struct hooked_host second = {.option = {"profile", "1"}},
+                     first = {.option = {"profile", "1"}, .next = &second};
+  tandem_set_load_hooks(begin_load, end_load, &first);
+  struct scene_load load = made(scene_load(fake, payload, size, NULL));
+  assert_int_equal(first.begun, 1);
+  assert_int_equal(first.ended, 1);
+  assert_true(first.matched);
+  assert_int_equal(second.begun + second.ended, 0);
+  tandem_set_load_hooks(NULL, NULL, NULL);
+  scene_destroy(&load);
+}
+
+static void a_failed_load_ends_its_hooks(void **state) {
+  (void)state;
+  struct hooked_host host = {.option = {"profile", "0"}};
+  tandem_set_load_hooks(begin_load, end_load, &host);
+  struct scene_load load = scene_load(fake, "no payload", 10, NULL);
+  scene_make(&load);
+  assert_int_equal(load.status, TANDEM_BAD_PROGRAM);
+  assert_int_equal(tandem_load_create(NULL, NULL, NULL), TANDEM_INVALID_ARGUMENT);
+  assert_int_equal(host.begun, 2);
+  assert_int_equal(host.ended, 2);
+  tandem_set_load_hooks(NULL, NULL, NULL);
+}
+
+static void a_load_hook_that_refuses_fails_the_load_with_its_words(void **state) {
+  (void)state;
+  static const struct {
+    enum tandem_status refusal, status;
+    const char *reason, *message;
+  } cases[] = {
+      {TANDEM_OUT_OF_MEMORY, TANDEM_OUT_OF_MEMORY, "no room for a scope", "no room for a scope"},
+      {TANDEM_BAD_OPTION, TANDEM_BAD_OPTION, NULL, "load hook"},
+      {(enum tandem_status)77, TANDEM_INTERNAL, NULL, "load hook"},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    struct hooked_host host = {.refusal = cases[i].refusal, .reason = cases[i].reason};
+    uint64_t failures = scene_stats().failures;
+    char value[8] = "old";
+    struct tandem_error error;
+    tandem_set_load_hooks(begin_load, end_load, &host);
+    struct scene_load load = scene_load(fake, payload, size, NULL);
+    scene_make(&load);
+    assert_int_equal(load.status, cases[i].status);
+    assert_null(load.load);
+    assert_non_null(strstr(load.error.message, cases[i].message));
+    assert_int_equal(tandem_get_option("fake", "profile", value, sizeof value, &error), cases[i].status);
+    assert_string_equal(value, "");
+    assert_non_null(strstr(error.message, cases[i].message));
+    assert_int_equal(host.begun, 2);
+    assert_int_equal(host.ended, 0);
+    assert_int_equal(scene_stats().failures, failures + 1);
+    assert_int_equal(fake_count(fake, FAKE_PARSE), 0);
+    tandem_set_load_hooks(NULL, NULL, NULL);
+  }
+}
+
+static void load_inside(void *user) {
+  struct scene_load *inner = user;
+  scene_make(inner);
+}
+
+static void a_load_inside_a_load_has_its_own_pair_of_hooks(void **state) {
+  (void)state;
+  struct hooked_host host = {.option = {"profile", "0"}};
+  struct scene_load inner = scene_load(fake, payload, size, NULL);
+  tandem_set_load_hooks(begin_load, end_load, &host);
+  fake_call_back(fake, FAKE_BUILD, 1, load_inside, &inner);
+  struct scene_load outer = made(scene_load(fake, payload, size, NULL));
+  tandem_set_load_hooks(NULL, NULL, NULL);
+  assert_int_equal(inner.status, TANDEM_OK);
+  assert_int_equal(host.begun, 2);
+  assert_int_equal(host.ended, 2);
+  scene_destroy(&inner);
+  scene_destroy(&outer);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
 
 int main(void) {
@@ -571,6 +713,11 @@ int main(void) {
       TEST(a_run_from_a_callback_of_its_own_run_is_refused_and_no_hang),
       TEST(a_status_that_a_callback_invents_is_an_internal_error),
       TEST(a_run_that_waits_for_its_turn_ends_before_the_load_is_destroyed),
+      TEST(a_scope_of_the_load_hooks_is_that_load_s),
+      TEST(a_load_ends_with_the_hooks_it_began_with),
+      TEST(a_failed_load_ends_its_hooks),
+      TEST(a_load_hook_that_refuses_fails_the_load_with_its_words),
+      TEST(a_load_inside_a_load_has_its_own_pair_of_hooks),
   };
   int failed = cmocka_run_group_tests_name("load", tests, NULL, NULL);
   scene_clear_log();
