@@ -1,0 +1,39 @@
+"""Writes the C source of tandem._native: tandem.h and program.h as cffi needs them.
+
+The declarations are the headers' own, through the C preprocessor, so nothing is declared a second time. Used by
+CMake: python native.py COMPILER OUTPUT HEADERS.
+"""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+import cffi
+
+# What Python gives to C as a callback; static functions, since the limited interface has no closures.
+CALLBACKS = """
+extern "Python" void tandem_python_log(void *user, enum tandem_log_level level, const char *line);
+"""
+
+
+def read_declarations(compiler: str, headers: list[str]) -> str:
+    """The headers' declarations without macros, includes and attributes, and the numbers that they define."""
+    text = "".join(pathlib.Path(header).read_text() for header in headers)
+    numbers = re.findall(r"^#define (TANDEM_\w+) (?:\d|\(1u)", text, re.MULTILINE)
+    source = re.sub(r"^#include .*$", "", text, flags=re.MULTILINE)
+    command = [compiler, "-E", "-P", "-undef", "-D__attribute__(x)=", "-x", "c", "-"]
+    plain = subprocess.run(command, input=source, stdout=subprocess.PIPE, check=True, text=True).stdout
+    return plain + "".join(f"#define {name} ...\n" for name in numbers)
+
+
+def main() -> None:
+    compiler, output, *headers = sys.argv[1:]
+    ffi = cffi.FFI()
+    ffi.cdef(read_declarations(compiler, headers) + CALLBACKS)
+    ffi.set_source("tandem._native", "#include <tandem/program.h>", py_limited_api=True)
+    ffi.emit_c_code(output)
+
+
+if __name__ == "__main__":
+    main()
