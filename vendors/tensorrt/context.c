@@ -383,11 +383,11 @@ static enum tandem_status set_first_profile(struct context *self, struct tandem_
     return td_cuda_fail(self->cuda, code, "create a stream", error);
   bool set = td_trt_context_set_profile(self->trt, self->profile, stream);
   /* No lock is held while the host's hooks run. */
-  td_trt_capture_unlock();
+  td_cuda_capture_unlock();
   td_trt_host()->wait_begin();
   code = td_cuda.stream_wait(stream);
   td_trt_host()->wait_end();
-  td_trt_capture_lock_shared();
+  td_cuda_capture_lock_shared();
   td_cuda.stream_destroy(stream);
   if (code != TD_CUDA_OK)
     return td_cuda_fail(self->cuda, code, "choose an optimization profile", error);
@@ -438,17 +438,17 @@ enum tandem_status td_trt_context_create(void *engine, const struct tandem_conte
   self->engine = engine;
   self->cuda = self->engine->cuda;
   td_scratch_join(self->cuda, &self->scratch);
-  td_trt_capture_lock_shared();
+  td_cuda_capture_lock_shared();
   enum tandem_status status = td_cuda_enter(self->cuda, error);
   if (status == TANDEM_OK) {
     if ((status = choose_profile(self, desc->profile, error)) == TANDEM_OK &&
         (status = read_tensors(self, payload, error)) == TANDEM_OK &&
         (status = read_aliases(self, payload, error)) == TANDEM_OK &&
         (status = make_library_context(self, desc, error)) == TANDEM_OK && desc->cuda_graph)
-      self->graphs = td_graphs_create(self->cuda, why_no_graphs(self));
+      self->graphs = td_graphs_create(self->cuda, &td_vendor_tensorrt, why_no_graphs(self));
     td_cuda_leave(self->cuda);
   }
-  td_trt_capture_unlock();
+  td_cuda_capture_unlock();
   if (status != TANDEM_OK) {
     td_trt_context_destroy(self);
     return status;
@@ -496,7 +496,7 @@ void td_trt_context_destroy(void *context) {
   bool entered = td_cuda_enter(self->cuda, NULL) == TANDEM_OK;
   if (entered)
     await_flight(self);
-  td_trt_capture_lock_shared();
+  td_cuda_capture_lock_shared();
   if (entered) {
     destroy_objects(self);
   } else {
@@ -508,7 +508,7 @@ void td_trt_context_destroy(void *context) {
       td_cuda.event_destroy(self->event);
     td_cuda_leave(self->cuda);
   }
-  td_trt_capture_unlock();
+  td_cuda_capture_unlock();
   for (size_t i = 0; self->tensors != NULL && i < count_of(self); i++) {
     host->release(self->tensors[i].name);
     host->release(self->tensors[i].host);
@@ -1054,7 +1054,10 @@ static enum tandem_status enqueue(struct run *run) {
   enum td_graph_result result = TD_GRAPH_PLAIN;
   run->queued = true;
   if (self->graphs != NULL && self->warm && !run->captured) {
-    struct td_graph_request request = {.context = self->trt,
+    struct td_graph_request request = {.enqueue = td_trt_context_enqueue,
+                                       .capturable =
+                                           TD_TRT_HAS(context_capturable) ? td_trt_context_capturable : NULL,
+                                       .context = self->trt,
                                        .stream = run->stream,
                                        .foreign = run->desc->stream != NULL,
                                        .flight = self->flight ? self->event : NULL,

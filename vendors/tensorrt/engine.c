@@ -337,7 +337,7 @@ enum tandem_status td_trt_build(const struct tandem_build_desc *desc, void **eng
   if (built == NULL)
     return host->fail(error, TANDEM_OUT_OF_MEMORY, "no host memory for a TensorRT engine");
   built->device_id = (int32_t)strtol(desc->resolution->device + strlen("cuda:"), NULL, 10);
-  td_trt_capture_lock_shared();
+  td_cuda_capture_lock_shared();
   enum tandem_status status =
       td_cuda_acquire(built->device_id, desc->resolution->context_id, &built->cuda, &no_driver);
   if (status == TANDEM_OK) {
@@ -365,7 +365,7 @@ enum tandem_status td_trt_build(const struct tandem_build_desc *desc, void **eng
     td_cuda_release(built->cuda);
     host->release(built);
   }
-  td_trt_capture_unlock();
+  td_cuda_capture_unlock();
   return status;
 }
 
@@ -373,7 +373,7 @@ void td_trt_engine_destroy(void *engine) {
   struct td_trt_engine *built = engine;
   if (built == NULL)
     return;
-  td_trt_capture_lock_shared();
+  td_cuda_capture_lock_shared();
   bool entered = td_cuda_enter(built->cuda, NULL) == TANDEM_OK;
   /* The library would call into a device that is gone: its objects are forgotten with it. */
   if (entered && !td_cuda_lost(built->cuda)) {
@@ -383,6 +383,6 @@ void td_trt_engine_destroy(void *engine) {
   if (entered)
     td_cuda_leave(built->cuda);
   td_cuda_release(built->cuda);
-  td_trt_capture_unlock();
+  td_cuda_capture_unlock();
   td_trt_host()->release(built);
 }

@@ -8,17 +8,14 @@
 #include "tensorrt.h"
 
 #include <stdarg.h>
-#include <stdatomic.h>
 #include <stdio.h>
 
-static _Atomic(const struct tandem_host *) the_host;
-
 const struct tandem_host *td_trt_host(void) {
-  return atomic_load_explicit(&the_host, memory_order_acquire);
+  return td_cuda_host();
 }
 
 void td_trt_set_host(const struct tandem_host *host) {
-  atomic_store_explicit(&the_host, host, memory_order_release);
+  td_cuda_set_host(host);
 }
 
 void td_trt_say(enum tandem_log_level level, const char *format, ...) {

@@ -6,15 +6,15 @@
  * unused for longest goes.
  *
  * Recording is in thread-local mode on a stream of our own, so no call on another thread can break it or be
- * broken by it as far as the driver is concerned; what TensorRT does on other threads is not ours to know, so
- * builds, creation and teardown of contexts share a lock that a recording has alone.
+ * broken by it as far as the driver is concerned; what a vendor's library does on other threads is not ours
+ * to know, so builds, creation and teardown of contexts share a lock that a recording has alone.
  *
  * A stream of another CUDA context or of a green one cannot take the graph of ours; only drivers from 12.5 on
  * tell, so older ones record nothing. A recording that fails costs nothing but time: the run goes plainly,
  * and after three failures every later one does. A recording that would have to wait for another load's build
  * is left to a later run.
  */
-#include "tensorrt.h"
+#include "cuda.h"
 
 #include <string.h>
 
@@ -28,7 +28,8 @@ struct entry {
 };
 
 struct td_graphs {
-  void *stream; /* owned */
+  const struct tandem_vendor *vendor; /* whose lines these are */
+  void *stream;                       /* owned */
   struct entry entries[GRAPHS_MAX];
   uint64_t *candidate; /* owned: the key of the last run that no entry has */
   size_t candidate_count, candidate_room;
@@ -37,35 +38,38 @@ struct td_graphs {
   bool told_stream; /* why a stream's runs go plainly was said */
 };
 
-static struct tandem_host_lock capture_lock;
+static struct tandem_host_lock capture_lock; /* one for all vendors: a device has one driver */
 
-void td_trt_capture_lock_shared(void) {
-  td_trt_host()->lock_shared(&capture_lock);
+void td_cuda_capture_lock_shared(void) {
+  td_cuda_host()->lock_shared(&capture_lock);
 }
 
-void td_trt_capture_unlock(void) {
-  td_trt_host()->unlock(&capture_lock);
+void td_cuda_capture_unlock(void) {
+  td_cuda_host()->unlock(&capture_lock);
 }
 
-struct td_graphs *td_graphs_create(struct td_cuda_context *cuda, const char *reason) {
+struct td_graphs *td_graphs_create(struct td_cuda_context *cuda, const struct tandem_vendor *vendor,
+                                   const char *reason) {
   int32_t driver = td_cuda_driver_version();
   if (reason != NULL) {
-    td_trt_say(TANDEM_LOG_WARNING, "cuda_graph: runs are not recorded: %s", reason);
+    td_cuda_say(vendor, TANDEM_LOG_WARNING, "cuda_graph: runs are not recorded: %s", reason);
     return NULL;
   }
   if (driver < DRIVER_MIN || td_cuda.stream_context == NULL) {
-    td_trt_say(TANDEM_LOG_WARNING,
-               "cuda_graph: runs are not recorded: the driver is of CUDA %d.%d, 12.5 or later is needed",
-               driver / 1000, driver % 1000 / 10);
+    td_cuda_say(vendor, TANDEM_LOG_WARNING,
+                "cuda_graph: runs are not recorded: the driver is of CUDA %d.%d, 12.5 or later is needed",
+                driver / 1000, driver % 1000 / 10);
     return NULL;
   }
-  struct td_graphs *graphs = td_trt_host()->allocate(sizeof *graphs);
+  struct td_graphs *graphs = td_cuda_host()->allocate(sizeof *graphs);
   if (graphs != NULL && td_cuda.stream_create(&graphs->stream, STREAM_NON_BLOCKING) != TD_CUDA_OK) {
-    td_trt_host()->release(graphs);
+    td_cuda_host()->release(graphs);
     graphs = NULL;
   }
   if (graphs == NULL)
-    td_trt_say(TANDEM_LOG_WARNING, "cuda_graph: runs are not recorded: no memory or stream for it");
+    td_cuda_say(vendor, TANDEM_LOG_WARNING, "cuda_graph: runs are not recorded: no memory or stream for it");
+  if (graphs != NULL)
+    graphs->vendor = vendor;
   (void)cuda;
   return graphs;
 }
@@ -73,7 +77,7 @@ struct td_graphs *td_graphs_create(struct td_cuda_context *cuda, const char *rea
 static void clear_entry(struct entry *entry, bool forget) {
   if (entry->executable != NULL && !forget)
     td_cuda.graph_exec_destroy(entry->executable);
-  td_trt_host()->release(entry->key);
+  td_cuda_host()->release(entry->key);
   memset(entry, 0, sizeof *entry);
 }
 
@@ -85,8 +89,8 @@ void td_graphs_destroy(struct td_graphs *graphs, struct td_cuda_context *cuda) {
     clear_entry(&graphs->entries[i], forget);
   if (!forget)
     td_cuda.stream_destroy(graphs->stream);
-  td_trt_host()->release(graphs->candidate);
-  td_trt_host()->release(graphs);
+  td_cuda_host()->release(graphs->candidate);
+  td_cuda_host()->release(graphs);
 }
 
 /* Whether the run's stream takes graphs of our context. */
@@ -99,10 +103,11 @@ static bool takes_graphs(struct td_graphs *graphs, struct td_cuda_context *cuda,
   bool ours = code == TD_CUDA_OK && green == NULL && context == cuda->handle;
   if (!ours && !graphs->told_stream) {
     graphs->told_stream = true;
-    td_trt_say(TANDEM_LOG_WARNING, "cuda_graph: runs on the caller's stream go plainly: it %s",
-               code != TD_CUDA_OK ? "does not tell its CUDA context"
-               : green != NULL    ? "belongs to a green context"
-                                  : "belongs to another CUDA context than the engine");
+    td_cuda_say(graphs->vendor, TANDEM_LOG_WARNING,
+                "cuda_graph: runs on the caller's stream go plainly: it %s",
+                code != TD_CUDA_OK ? "does not tell its CUDA context"
+                : green != NULL    ? "belongs to a green context"
+                                   : "belongs to another CUDA context than the engine");
   }
   return ours;
 }
@@ -121,8 +126,8 @@ static struct entry *find_entry(struct td_graphs *graphs, const struct td_graph_
 
 static void note_candidate(struct td_graphs *graphs, const struct td_graph_request *request) {
   if (graphs->candidate_room < request->key_count) {
-    td_trt_host()->release(graphs->candidate);
-    graphs->candidate = td_trt_host()->allocate(request->key_count * sizeof *graphs->candidate);
+    td_cuda_host()->release(graphs->candidate);
+    graphs->candidate = td_cuda_host()->allocate(request->key_count * sizeof *graphs->candidate);
     graphs->candidate_room = graphs->candidate != NULL ? request->key_count : 0;
   }
   graphs->candidate_count = graphs->candidate != NULL ? request->key_count : 0;
@@ -135,15 +140,14 @@ static void note_candidate(struct td_graphs *graphs, const struct td_graph_reque
 static void *record(struct td_graphs *graphs, const struct td_graph_request *request, bool *busy) {
   void *graph = NULL, *executable = NULL;
   bool recorded = false;
-  *busy = !td_trt_host()->try_lock_alone(&capture_lock);
+  *busy = !td_cuda_host()->try_lock_alone(&capture_lock);
   if (*busy)
     return NULL;
-  bool capturable =
-      !TD_TRT_HAS(context_capturable) || td_trt_context_capturable(request->context, graphs->stream);
+  bool capturable = request->capturable == NULL || request->capturable(request->context, graphs->stream);
   /* What must not be in a capture has to fail, not to be left out of it. */
   int32_t mode = td_cuda_capture_mode(TD_CUDA_CAPTURE_THREAD_LOCAL);
   if (capturable && td_cuda.capture_begin(graphs->stream, TD_CUDA_CAPTURE_THREAD_LOCAL) == TD_CUDA_OK) {
-    recorded = td_trt_context_enqueue(request->context, graphs->stream);
+    recorded = request->enqueue(request->context, graphs->stream);
     /* Also after a failure: the stream stays unusable until its capture has ended. */
     recorded = td_cuda.capture_end(graphs->stream, &graph) == TD_CUDA_OK && recorded;
   }
@@ -152,7 +156,7 @@ static void *record(struct td_graphs *graphs, const struct td_graph_request *req
     executable = NULL;
   if (graph != NULL)
     td_cuda.graph_destroy(graph);
-  td_trt_host()->unlock(&capture_lock);
+  td_cuda_host()->unlock(&capture_lock);
   return executable;
 }
 
@@ -184,14 +188,14 @@ enum td_graph_result td_graphs_run(struct td_graphs *graphs, struct td_cuda_cont
     note_candidate(graphs, request);
     return TD_GRAPH_PLAIN;
   }
-  uint64_t *key = td_trt_host()->allocate(request->key_count * sizeof *key);
+  uint64_t *key = td_cuda_host()->allocate(request->key_count * sizeof *key);
   bool busy = false;
   void *executable = key != NULL ? record(graphs, request, &busy) : NULL;
   if (executable == NULL) {
-    td_trt_host()->release(key);
+    td_cuda_host()->release(key);
     if (!busy && ++graphs->failures == FAILURES_MAX)
-      td_trt_say(
-          TANDEM_LOG_WARNING,
+      td_cuda_say(
+          graphs->vendor, TANDEM_LOG_WARNING,
           "cuda_graph: runs go plainly from now on: %d recordings failed, this engine cannot be captured",
           FAILURES_MAX);
     return TD_GRAPH_PLAIN;
@@ -199,9 +203,9 @@ enum td_graph_result td_graphs_run(struct td_graphs *graphs, struct td_cuda_cont
   memcpy(key, request->key, request->key_count * sizeof *key);
   entry = oldest(graphs);
   if (entry->executable != NULL && request->flight != NULL) {
-    td_trt_host()->wait_begin();
+    td_cuda_host()->wait_begin();
     td_cuda.event_wait(request->flight);
-    td_trt_host()->wait_end();
+    td_cuda_host()->wait_end();
   }
   clear_entry(entry, td_cuda_lost(cuda));
   *entry = (struct entry){.executable = executable, .key = key, .key_count = request->key_count};

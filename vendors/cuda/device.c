@@ -18,9 +18,10 @@
  * the driver has taken everything back. A primary context that was reset comes back with the same handle as
  * soon as anybody retains it, without the memory that it had; only its id tells (seen likewise).
  */
-#include "tensorrt.h"
+#include "cuda.h"
 
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,6 +45,8 @@ enum {
 
 struct td_cuda_api td_cuda;
 
+static _Atomic(const struct tandem_host *) the_host;
+
 static struct tandem_host_lock open_lock;
 static _Atomic bool opened;
 static int32_t version; /* of the driver; constant once opened */
@@ -56,6 +59,23 @@ static _Thread_local int32_t callers_mode;
 static struct tandem_host_lock registry_lock;
 static struct td_cuda_context *registry;       /* guarded by registry_lock */
 static _Atomic uint64_t lost_primary_contexts; /* in this process so far */
+
+const struct tandem_host *td_cuda_host(void) {
+  return atomic_load_explicit(&the_host, memory_order_acquire);
+}
+
+void td_cuda_set_host(const struct tandem_host *host) {
+  atomic_store_explicit(&the_host, host, memory_order_release);
+}
+
+void td_cuda_say(const struct tandem_vendor *vendor, enum tandem_log_level level, const char *format, ...) {
+  char line[1024];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(line, sizeof line, format, arguments);
+  va_end(arguments);
+  td_cuda_host()->log(vendor, level, TANDEM_OK, line);
+}
 
 /* ---------------------------------------------------------------- errors */
 
@@ -101,7 +121,7 @@ static void mark_lost(struct td_cuda_context *context) {
 
 static enum tandem_status tell_lost(const struct td_cuda_context *context, const char *step,
                                     struct tandem_error *error) {
-  return td_trt_host()->fail(
+  return td_cuda_host()->fail(
       error, TANDEM_DEVICE_LOST,
       "cannot %s: the CUDA context of cuda:%d was reset or lost; destroy its loads, reset "
       "the device or restart the process, and load again",
@@ -110,7 +130,7 @@ static enum tandem_status tell_lost(const struct td_cuda_context *context, const
 
 enum tandem_status td_cuda_fail(struct td_cuda_context *context, int32_t code, const char *step,
                                 struct tandem_error *error) {
-  const struct tandem_host *host = td_trt_host();
+  const struct tandem_host *host = td_cuda_host();
   if (code == TD_CUDA_OUT_OF_MEMORY)
     return host->fail(error, TANDEM_OUT_OF_MEMORY, "cannot %s: CUDA_ERROR_OUT_OF_MEMORY", step);
   if (code == TD_CUDA_DEINITIALIZED) {
@@ -139,7 +159,7 @@ bool td_cuda_lost(struct td_cuda_context *context) {
 
 static enum tandem_status find_entries(void *library, const char *path, struct td_cuda_api *api,
                                        struct tandem_error *error) {
-  const struct tandem_host *host = td_trt_host();
+  const struct tandem_host *host = td_cuda_host();
   const char *missing = NULL;
   void *address;
 #define FIND(member, symbol, parameters)                                                                     \
@@ -162,7 +182,7 @@ static enum tandem_status find_entries(void *library, const char *path, struct t
 }
 
 static enum tandem_status open_alone(struct tandem_error *error) {
-  const struct tandem_host *host = td_trt_host();
+  const struct tandem_host *host = td_cuda_host();
   const char *name = getenv("TANDEM_CUDA_LIBRARY");
   char path[512] = "";
   struct td_cuda_api api = {0};
@@ -192,7 +212,7 @@ static enum tandem_status open_alone(struct tandem_error *error) {
 }
 
 enum tandem_status td_cuda_open(struct tandem_error *error) {
-  const struct tandem_host *host = td_trt_host();
+  const struct tandem_host *host = td_cuda_host();
   enum tandem_status status = TANDEM_OK;
   if (!atomic_load_explicit(&opened, memory_order_acquire)) {
     host->lock_alone(&open_lock);
@@ -236,10 +256,10 @@ static enum tandem_status find_device(int32_t device_id, int32_t *device, struct
   if (code != TD_CUDA_OK)
     return td_cuda_fail(NULL, code, "count the CUDA devices", error);
   if (count == 0)
-    return td_trt_host()->fail(error, TANDEM_UNAVAILABLE,
-                               "there is no CUDA device for the program's device_id %d", device_id);
+    return td_cuda_host()->fail(error, TANDEM_UNAVAILABLE,
+                                "there is no CUDA device for the program's device_id %d", device_id);
   if (device_id < 0 || device_id >= count)
-    return td_trt_host()->fail(
+    return td_cuda_host()->fail(
         error, TANDEM_UNSUPPORTED,
         "the program's device_id is %d, this machine has the CUDA devices 0 to %d; export for "
         "one of them",
@@ -317,14 +337,14 @@ static bool is_alive(struct td_cuda_context *context) {
 /* Finds a live one and counts a user in. `id` NULL: the primary one of the device. */
 static struct td_cuda_context *find_context(int32_t device_id, const uint64_t *id) {
   struct td_cuda_context *found = NULL;
-  td_trt_host()->lock_alone(&registry_lock);
+  td_cuda_host()->lock_alone(&registry_lock);
   for (struct td_cuda_context *each = registry; each != NULL && found == NULL; each = each->next)
     if (each->device_id == device_id && (id != NULL ? each->id == *id : each->primary) &&
         !td_cuda_lost(each)) {
       each->users++;
       found = each;
     }
-  td_trt_host()->unlock(&registry_lock);
+  td_cuda_host()->unlock(&registry_lock);
   return found;
 }
 
@@ -381,12 +401,12 @@ static void destroy_context(struct td_cuda_context *context) {
   }
   if (context->primary && context->handle != NULL && !td_cuda_lost(context))
     td_cuda.primary_release(context->device);
-  td_trt_host()->release(context);
+  td_cuda_host()->release(context);
 }
 
 enum tandem_status td_cuda_acquire(int32_t device_id, uint64_t context_id, struct td_cuda_context **context,
                                    struct tandem_error *error) {
-  const struct tandem_host *host = td_trt_host();
+  const struct tandem_host *host = td_cuda_host();
   int32_t device;
   uint64_t callers_id = 0;
   *context = NULL;
@@ -440,7 +460,7 @@ enum tandem_status td_cuda_acquire(int32_t device_id, uint64_t context_id, struc
 }
 
 void td_cuda_release(struct td_cuda_context *context) {
-  const struct tandem_host *host = td_trt_host();
+  const struct tandem_host *host = td_cuda_host();
   if (context == NULL)
     return;
   host->lock_alone(&registry_lock);
@@ -469,7 +489,7 @@ static int32_t check_life(struct td_cuda_context *context) {
 enum tandem_status td_cuda_enter(struct td_cuda_context *context, struct tandem_error *error) {
   static const char step[] = "enter the CUDA context";
   if (context == NULL)
-    return td_trt_host()->fail(error, TANDEM_UNAVAILABLE, "there is no CUDA context");
+    return td_cuda_host()->fail(error, TANDEM_UNAVAILABLE, "there is no CUDA context");
   if (td_cuda_lost(context))
     return tell_lost(context, step, error);
   int32_t code = td_cuda.context_push(context->handle);
@@ -514,8 +534,8 @@ enum tandem_status td_cuda_memory(const struct tandem_resolution *resolution, ui
   bool primary = is_primary_id(resolution->context_id);
   *free_bytes = *total_bytes = 0;
   if (sscanf(resolution->device, "cuda:%d", &device_id) != 1)
-    return td_trt_host()->fail(error, TANDEM_INVALID_ARGUMENT, "\"%s\" is no CUDA device",
-                               resolution->device);
+    return td_cuda_host()->fail(error, TANDEM_INVALID_ARGUMENT, "\"%s\" is no CUDA device",
+                                resolution->device);
   enum tandem_status status = find_device(device_id, &device, error);
   if (status != TANDEM_OK)
     return status;
@@ -595,11 +615,11 @@ void td_cuda_free(struct td_cuda_context *context, uint64_t address) {
 static bool trim_idle(struct td_cuda_context *context) {
   struct td_cuda_buffer freed[TD_CUDA_IDLE_MAX];
   bool any = false;
-  td_trt_host()->lock_alone(&context->idle_lock);
+  td_cuda_host()->lock_alone(&context->idle_lock);
   memcpy(freed, context->idle, sizeof freed);
   memset(context->idle, 0, sizeof context->idle);
   context->idle_bytes = 0;
-  td_trt_host()->unlock(&context->idle_lock);
+  td_cuda_host()->unlock(&context->idle_lock);
   for (size_t i = 0; i < TD_CUDA_IDLE_MAX; i++)
     if (freed[i].address != 0) {
       td_cuda_free(context, freed[i].address);
@@ -627,7 +647,7 @@ int32_t td_cuda_take(struct td_cuda_context *context, size_t size, struct td_cud
   if (size > SIZE_MAX - 511)
     return TD_CUDA_OUT_OF_MEMORY;
   size = (size + 511) & ~(size_t)511; /* what the driver rounds to anyway */
-  td_trt_host()->lock_alone(&context->idle_lock);
+  td_cuda_host()->lock_alone(&context->idle_lock);
   for (size_t i = 0; i < TD_CUDA_IDLE_MAX; i++) {
     const struct td_cuda_buffer *idle = &context->idle[i];
     /* One much too large would be missed by the tensor that it was made for. */
@@ -640,7 +660,7 @@ int32_t td_cuda_take(struct td_cuda_context *context, size_t size, struct td_cud
     context->idle_bytes -= buffer->size;
     context->idle[best] = (struct td_cuda_buffer){0};
   }
-  td_trt_host()->unlock(&context->idle_lock);
+  td_cuda_host()->unlock(&context->idle_lock);
   if (best < TD_CUDA_IDLE_MAX)
     return TD_CUDA_OK;
   int32_t code = td_cuda_allocate(context, size, &buffer->address);
@@ -653,13 +673,13 @@ void td_cuda_give(struct td_cuda_context *context, struct td_cuda_buffer *buffer
   *buffer = (struct td_cuda_buffer){0};
   if (given.address == 0)
     return;
-  td_trt_host()->lock_alone(&context->idle_lock);
+  td_cuda_host()->lock_alone(&context->idle_lock);
   for (size_t i = 0; i < TD_CUDA_IDLE_MAX && given.address != 0; i++)
     if (context->idle[i].address == 0 && given.size <= IDLE_BYTES_MAX - context->idle_bytes) {
       context->idle[i] = given;
       context->idle_bytes += given.size;
       given.address = 0;
     }
-  td_trt_host()->unlock(&context->idle_lock);
+  td_cuda_host()->unlock(&context->idle_lock);
   td_cuda_free(context, given.address);
 }
