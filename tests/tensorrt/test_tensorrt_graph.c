@@ -108,6 +108,72 @@ static void drop_instance(void *instance) {
   rig_pop(0);
 }
 
+/* A load of rig_dynamic, a stream, and tensors in device memory that it runs with on that stream. */
+struct subject {
+  struct rig_payload payload;
+  struct tandem_load *load;
+  void *stream;
+  struct io io;
+};
+
+static void subject_init(struct subject *subject, int rows) {
+  subject->payload = rig_mlp(&rig_dynamic, 0);
+  subject->load = rig_load(&subject->payload, NULL);
+  subject->stream = rig_stream(0);
+  io_init(&subject->io, rows);
+  subject->io.run.stream = subject->stream;
+}
+
+static void subject_fini(struct subject *subject) {
+  tandem_load_destroy(subject->load);
+  io_fini(&subject->io);
+  rig_stream_free(0, subject->stream);
+  rig_payload_free(&subject->payload);
+}
+
+static void subject_expect_run(struct subject *subject, unsigned seed) {
+  expect_run(subject->load, &subject->io, seed);
+}
+
+/* Begins a capture and runs into it. */
+static enum tandem_status run_captured(struct subject *subject, int mode, struct tandem_error *error) {
+  begin_capture(subject->stream, mode);
+  return tandem_load_run(subject->load, &subject->io.run, error);
+}
+
+/* The capture of a run that has to be taken. Owned. */
+static void *capture(struct subject *subject) {
+  struct tandem_error error;
+  if (run_captured(subject, CU_CAPTURE_THREAD_LOCAL, &error) != TANDEM_OK)
+    fail_msg("%s", error.message);
+  assert_true(is_capturing(subject->stream));
+  return end_capture(subject->stream);
+}
+
+static void expect_replay(struct subject *subject, void *instance, unsigned seed) {
+  io_fill(&subject->io, seed);
+  replay(instance, subject->stream);
+  io_expect(&subject->io, seed);
+}
+
+/* A capture that has to be refused with this text, with nothing queued, allocated, freed or waited for. */
+static void expect_refusal(struct subject *subject, const char *text) {
+  static const char *const calls[] = {"cuMemAlloc", "cuMemFree", "cuEventSynchronize", "cuStreamSynchronize"};
+  uint64_t before[sizeof calls / sizeof *calls], enqueued = rig_library->calls(STANDIN_ENQUEUE);
+  struct tandem_error error;
+  for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
+    before[i] = rig_device->calls(calls[i]);
+  assert_int_equal(run_captured(subject, CU_CAPTURE_THREAD_LOCAL, &error), TANDEM_INVALID_STATE);
+  if (strstr(error.message, text) == NULL)
+    fail_msg("expected \"%s\" in: %s", text, error.message);
+  for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
+    if (rig_device->calls(calls[i]) != before[i])
+      fail_msg("%s was called under the capture", calls[i]);
+  assert_int_equal(rig_library->calls(STANDIN_ENQUEUE), enqueued);
+  assert_true(is_capturing(subject->stream));
+  drop_capture(subject->stream);
+}
+
 struct beside {
   const struct rig_payload *payload;
   int rounds;
@@ -123,41 +189,34 @@ static void *load_and_run(void *argument) {
   return NULL;
 }
 
+/* Others may have the scratch just then, so the first capture may be refused, and no later one. */
 static void capture_while_others_load_and_run(int mode) {
-  struct rig_payload payload = rig_mlp(&rig_dynamic, 0);
-  struct tandem_load *load = rig_load(&payload, NULL);
-  struct io io;
-  void *stream = rig_stream(0);
-  io_init(&io, 3);
-  io.run.stream = stream;
-  expect_run(load, &io, 1);
-  begin_capture(stream, mode);
-  struct beside beside = {&payload, 5};
-  pthread_t thread;
-  assert_int_equal(pthread_create(&thread, NULL, load_and_run, &beside), 0);
+  struct subject subject;
   struct tandem_error error;
-  if (tandem_load_run(load, &io.run, &error) != TANDEM_OK)
-    fail_msg("%s", error.message);
-  pthread_join(thread, NULL);
-  assert_true(is_capturing(stream));
-  void *instance = end_capture(stream);
-  for (unsigned seed = 2; seed < 6; seed++) {
-    io_fill(&io, seed);
-    replay(instance, stream);
-    io_expect(&io, seed);
+  pthread_t thread;
+  subject_init(&subject, 3);
+  subject_expect_run(&subject, 1);
+  struct beside beside = {&subject.payload, 5};
+  assert_int_equal(pthread_create(&thread, NULL, load_and_run, &beside), 0);
+  if (run_captured(&subject, mode, &error) != TANDEM_OK) {
+    assert_non_null(strstr(error.message, "no scratch of"));
+    drop_capture(subject.stream);
+    subject_expect_run(&subject, 2);
+    if (run_captured(&subject, mode, &error) != TANDEM_OK)
+      fail_msg("%s", error.message);
   }
+  pthread_join(thread, NULL);
+  assert_true(is_capturing(subject.stream));
+  void *instance = end_capture(subject.stream);
+  for (unsigned seed = 2; seed < 6; seed++)
+    expect_replay(&subject, instance, seed);
   /* Other loads run meanwhile; what was captured has its own scratch, and so has a plain run. */
   beside.rounds = 2;
   load_and_run(&beside);
-  expect_run(load, &io, 7);
-  io_fill(&io, 8);
-  replay(instance, stream);
-  io_expect(&io, 8);
+  subject_expect_run(&subject, 7);
+  expect_replay(&subject, instance, 8);
   drop_instance(instance);
-  io_fini(&io);
-  rig_stream_free(0, stream);
-  tandem_load_destroy(load);
-  rig_payload_free(&payload);
+  subject_fini(&subject);
 }
 
 static void a_warmed_up_load_is_captured_while_other_threads_load_and_run(void **state) {
@@ -172,164 +231,167 @@ static void not_even_a_global_capture_is_broken_by_other_threads(void **state) {
 
 static void a_captured_loads_scratch_is_its_own_until_unload(void **state) {
   (void)state;
-  struct rig_payload payload = rig_mlp(&rig_dynamic, 0);
-  struct tandem_load *captured = rig_load(&payload, NULL), *other = rig_load(&payload, NULL);
-  struct io io;
-  void *stream = rig_stream(0);
-  io_init(&io, 4);
-  io.run.stream = stream;
-  expect_run(captured, &io, 1);
-  expect_run(other, &io, 1);
+  struct subject captured, other;
+  subject_init(&captured, 4);
+  subject_init(&other, 4);
+  subject_expect_run(&captured, 1);
+  subject_expect_run(&other, 1);
   uint64_t one = rig_device->memory_used(0);
-  begin_capture(stream, CU_CAPTURE_THREAD_LOCAL);
-  assert_int_equal(tandem_load_run(captured, &io.run, NULL), TANDEM_OK);
-  void *instance = end_capture(stream);
+  void *instance = capture(&captured);
   assert_int_equal(rig_device->memory_used(0), one);
-  expect_run(other, &io, 2); /* has to get scratch of its own now */
+  subject_expect_run(&other, 2); /* has to get scratch of its own now */
   uint64_t two = rig_device->memory_used(0);
   assert_true(two > one);
   drop_instance(instance);
-  expect_run(captured, &io, 3);
+  subject_expect_run(&captured, 3);
   assert_int_equal(rig_device->memory_used(0), two);
-  tandem_load_destroy(captured);
+  tandem_load_destroy(captured.load);
+  captured.load = NULL;
   assert_int_equal(rig_device->memory_used(0), one);
-  expect_run(other, &io, 4);
-  tandem_load_destroy(other);
-  io_fini(&io);
-  rig_stream_free(0, stream);
-  rig_payload_free(&payload);
+  subject_expect_run(&other, 4);
+  subject_fini(&captured);
+  subject_fini(&other);
 }
 
-static void a_first_run_or_an_allocation_under_capture_is_refused_and_breaks_nothing(void **state) {
+static void a_first_run_or_a_staged_tensor_under_capture_is_refused_and_breaks_nothing(void **state) {
   (void)state;
-  struct rig_payload payload = rig_mlp(&rig_dynamic, 0);
-  struct tandem_load *load = rig_load(&payload, NULL);
+  struct subject subject;
   float x[FLOATS_IN], y[FLOATS_OUT];
-  struct io io;
-  struct tandem_error error;
-  void *stream = rig_stream(0);
-  io_init(&io, 3);
-  io.run.stream = stream;
-  begin_capture(stream, CU_CAPTURE_THREAD_LOCAL);
-  assert_int_equal(tandem_load_run(load, &io.run, &error), TANDEM_INVALID_STATE);
-  assert_non_null(strstr(error.message, "first run with these shapes"));
-  assert_true(is_capturing(stream));
-  drop_capture(stream);
-  expect_run(load, &io, 1);
+  subject_init(&subject, 3);
+  struct io io = subject.io;
+  expect_refusal(&subject, "first run with these shapes");
+  subject_expect_run(&subject, 1);
   rig_fill(x, FLOATS_IN, 1);
-  struct tandem_tensor host = rig_tensor(x, TANDEM_FLOAT32, 2, 3, 8),
-                       out = rig_tensor(y, TANDEM_FLOAT32, 2, 3, 4);
-  struct tandem_run_desc staged = io.run, copied = io.run, larger = io.run;
-  struct tandem_tensor more = rig_tensor(io.x, TANDEM_FLOAT32, 2, 5, 8),
-                       most = rig_tensor(io.y, TANDEM_FLOAT32, 2, 5, 4);
-  staged.inputs = &host;
-  copied.outputs = &out;
-  larger.inputs = &more;
-  larger.outputs = &most;
-  begin_capture(stream, CU_CAPTURE_THREAD_LOCAL);
-  assert_int_equal(tandem_load_run(load, &staged, &error), TANDEM_INVALID_STATE);
-  assert_non_null(strstr(error.message, "host memory"));
-  assert_int_equal(tandem_load_run(load, &copied, &error), TANDEM_INVALID_STATE);
-  assert_int_equal(tandem_load_run(load, &larger, &error), TANDEM_INVALID_STATE);
-  assert_true(is_capturing(stream));
-  drop_capture(stream);
-  expect_run(load, &io, 2);
-  tandem_load_destroy(load);
-  io_fini(&io);
-  rig_stream_free(0, stream);
-  rig_payload_free(&payload);
+  subject.io.input = rig_tensor(x, TANDEM_FLOAT32, 2, 3, 8);
+  expect_refusal(&subject, "host memory");
+  subject.io.input = io.input;
+  subject.io.output = rig_tensor(y, TANDEM_FLOAT32, 2, 3, 4);
+  expect_refusal(&subject, "host memory");
+  subject.io.input = rig_tensor(io.x, TANDEM_FLOAT32, 2, 5, 8);
+  subject.io.output = rig_tensor(io.y, TANDEM_FLOAT32, 2, 5, 4);
+  expect_refusal(&subject, "first run with these shapes");
+  subject.io.input = io.input;
+  subject.io.output = io.output;
+  subject_expect_run(&subject, 2);
+  subject_fini(&subject);
 }
 
-static void a_capture_does_not_depend_on_who_has_the_scratch(void **state) {
+static void scratch_under_capture_is_what_is_idle_and_large_enough_and_never_new(void **state) {
+  (void)state;
+  struct subject subject, other;
+  subject_init(&subject, 3);
+  subject_init(&other, 3);
+  struct tandem_load *third = rig_load(&subject.payload, NULL);
+  subject_expect_run(&subject, 1);
+  subject_expect_run(&other, 1);
+  void *others = capture(&other); /* which keeps all the scratch there was */
+  expect_refusal(&subject, "no scratch of");
+  rig_expect_mlp(third, &rig_dynamic, 1, 1);
+  expect_refusal(&subject, "no scratch of"); /* what there is now is too small */
+  rig_expect_mlp(third, &rig_dynamic, 8, 1);
+  uint64_t allocations = rig_device->calls("cuMemAlloc");
+  void *instance = capture(&subject); /* what another load has left */
+  assert_int_equal(rig_device->calls("cuMemAlloc"), allocations);
+  rig_expect_mlp(third, &rig_dynamic, 8, 2);
+  expect_replay(&subject, instance, 2);
+  expect_replay(&other, others, 3);
+  subject_expect_run(&subject, 4);
+  drop_instance(instance);
+  drop_instance(others);
+  tandem_load_destroy(third);
+  subject_fini(&other);
+  subject_fini(&subject);
+}
+
+/* Whatever others do: the run after a refusal keeps its scratch. */
+static void a_load_that_was_refused_scratch_can_be_captured_after_its_next_run(void **state) {
+  (void)state;
+  struct subject subject, other;
+  struct tandem_error error;
+  void *done = NULL;
+  subject_init(&subject, 3);
+  subject_init(&other, 3);
+  subject_expect_run(&subject, 1);
+  other.io.run.return_early = true;
+  other.io.run.done = &done;
+  rig_device->hold(true);
+  assert_int_equal(tandem_load_run(other.load, &other.io.run, NULL), TANDEM_OK);
+  assert_true(rig_device->wait_held(1));
+  expect_refusal(&subject, "no scratch of");
+  rig_device->hold(false);
+  rig_event_wait(done);
+  subject_expect_run(&subject, 2);
+  rig_device->hold(true);
+  if (tandem_load_run(other.load, &other.io.run, &error) != TANDEM_OK)
+    fail_msg("%s", error.message);
+  assert_true(rig_device->wait_held(1));
+  void *instance = capture(&subject);
+  rig_device->hold(false);
+  rig_event_wait(done);
+  expect_replay(&subject, instance, 3);
+  drop_instance(instance);
+  subject_fini(&other);
+  subject_fini(&subject);
+}
+
+static void scratch_that_was_given_up_is_refused_to_a_capture(void **state) {
   (void)state;
   struct rig_payload payload = rig_mlp(&rig_dynamic, 0);
-  struct tandem_load *load = rig_load(&payload, NULL), *other = rig_load(&payload, NULL);
-  struct io io, early;
+  struct tandem_load *needy = rig_load(&payload, NULL);
+  struct subject subject;
   struct tandem_error error;
-  void *stream = rig_stream(0), *elsewhere = rig_stream(0);
-  io_init(&io, 3);
-  io_init(&early, 3);
-  io.run.stream = stream;
-  early.run.stream = elsewhere;
-  early.run.return_early = true;
-  expect_run(load, &io, 1);
-  rig_device->hold(true);
-  assert_int_equal(tandem_load_run(other, &early.run, NULL), TANDEM_OK);
-  begin_capture(stream, CU_CAPTURE_THREAD_LOCAL);
-  if (tandem_load_run(load, &io.run, &error) != TANDEM_OK)
-    fail_msg("%s", error.message);
-  assert_true(is_capturing(stream));
-  void *instance = end_capture(stream);
-  rig_device->hold(false);
-  io_fill(&io, 2);
-  replay(instance, stream);
-  io_expect(&io, 2);
+  subject_init(&subject, 3);
+  subject_expect_run(&subject, 1);
+  /* Host tensors need buffers, which come from the idle scratch; the run's own scratch finds no memory. */
+  float x[FLOATS_IN], y[FLOATS_OUT];
+  rig_fill(x, FLOATS_IN, 1);
+  struct tandem_tensor input = rig_tensor(x, TANDEM_FLOAT32, 2, 8, 8),
+                       output = rig_tensor(y, TANDEM_FLOAT32, 2, 8, 4);
+  struct tandem_run_desc run = {.inputs = &input, .input_count = 1, .outputs = &output, .output_count = 1};
+  rig_device->set_memory(0, rig_device->memory_used(0));
+  assert_int_equal(rig_run(needy, &run, &error), TANDEM_OUT_OF_MEMORY);
+  rig_device->set_memory(0, UINT64_C(1) << 34);
+  expect_refusal(&subject, "it was given up");
+  subject_expect_run(&subject, 2);
+  void *instance = capture(&subject);
+  expect_replay(&subject, instance, 3);
   drop_instance(instance);
-  expect_run(load, &io, 3);
-  tandem_load_destroy(other);
-  tandem_load_destroy(load);
-  io_fini(&early);
-  io_fini(&io);
-  rig_stream_free(0, elsewhere);
-  rig_stream_free(0, stream);
+  subject_fini(&subject);
+  tandem_load_destroy(needy);
   rig_payload_free(&payload);
 }
 
 static void a_captured_run_does_not_go_through_a_buffer_of_the_load(void **state) {
   (void)state;
-  struct rig_payload payload = rig_mlp(&rig_dynamic, 0);
-  struct tandem_load *load = rig_load(&payload, NULL);
-  struct io io;
-  struct tandem_error error;
-  void *stream = rig_stream(0);
-  io_init(&io, 3);
-  io.run.stream = stream;
-  expect_run(load, &io, 1);
-  struct tandem_tensor aligned = io.input;
-  io.input = rig_tensor((unsigned char *)io.x + 4, TANDEM_FLOAT32, 2, 3, 8);
-  assert_int_equal(tandem_load_run(load, &io.run, NULL), TANDEM_OK); /* the load has the buffer now */
-  begin_capture(stream, CU_CAPTURE_THREAD_LOCAL);
-  assert_int_equal(tandem_load_run(load, &io.run, &error), TANDEM_INVALID_STATE);
-  assert_non_null(strstr(error.message, "the address of input 0 (x) is not aligned to 16 bytes"));
-  assert_true(is_capturing(stream));
-  drop_capture(stream);
-  io.input = aligned;
-  expect_run(load, &io, 2);
-  tandem_load_destroy(load);
-  io_fini(&io);
-  rig_stream_free(0, stream);
-  rig_payload_free(&payload);
+  struct subject subject;
+  subject_init(&subject, 3);
+  subject_expect_run(&subject, 1);
+  struct tandem_tensor aligned = subject.io.input;
+  subject.io.input = rig_tensor((unsigned char *)subject.io.x + 4, TANDEM_FLOAT32, 2, 3, 8);
+  /* The load has the buffer now. */
+  assert_int_equal(tandem_load_run(subject.load, &subject.io.run, NULL), TANDEM_OK);
+  expect_refusal(&subject, "the address of input 0 (x) is not aligned to 16 bytes");
+  subject.io.input = aligned;
+  subject_expect_run(&subject, 2);
+  subject_fini(&subject);
 }
 
 static void a_run_in_flight_keeps_its_load_from_being_captured(void **state) {
   (void)state;
-  struct rig_payload payload = rig_mlp(&rig_dynamic, 0);
-  struct tandem_load *load = rig_load(&payload, NULL);
-  struct io io;
-  struct tandem_error error;
-  void *stream = rig_stream(0), *done = NULL;
-  io_init(&io, 3);
-  io.run.stream = stream;
-  expect_run(load, &io, 1);
-  io.run.return_early = true;
-  io.run.done = &done;
+  struct subject subject;
+  void *done = NULL;
+  subject_init(&subject, 3);
+  subject_expect_run(&subject, 1);
+  struct tandem_run_desc early = subject.io.run;
+  early.return_early = true;
+  early.done = &done;
   rig_device->hold(true);
-  assert_int_equal(tandem_load_run(load, &io.run, NULL), TANDEM_OK);
-  io.run.return_early = false;
-  io.run.done = NULL;
-  begin_capture(stream, CU_CAPTURE_THREAD_LOCAL);
-  assert_int_equal(tandem_load_run(load, &io.run, &error), TANDEM_INVALID_STATE);
-  assert_non_null(strstr(error.message, "still in flight"));
+  assert_int_equal(tandem_load_run(subject.load, &early, NULL), TANDEM_OK);
+  expect_refusal(&subject, "still in flight");
   rig_device->hold(false);
   rig_event_wait(done);
-  if (tandem_load_run(load, &io.run, &error) != TANDEM_OK)
-    fail_msg("%s", error.message);
-  assert_true(is_capturing(stream));
-  drop_capture(stream);
-  tandem_load_destroy(load);
-  io_fini(&io);
-  rig_stream_free(0, stream);
-  rig_payload_free(&payload);
+  drop_instance(capture(&subject));
+  subject_fini(&subject);
 }
 
 /* ---------------------------------------------------------------- option cuda_graph */
@@ -611,8 +673,10 @@ int main(int argc, char **argv) {
       RIG_TEST(a_warmed_up_load_is_captured_while_other_threads_load_and_run),
       RIG_TEST(not_even_a_global_capture_is_broken_by_other_threads),
       RIG_TEST(a_captured_loads_scratch_is_its_own_until_unload),
-      RIG_TEST(a_first_run_or_an_allocation_under_capture_is_refused_and_breaks_nothing),
-      RIG_TEST(a_capture_does_not_depend_on_who_has_the_scratch),
+      RIG_TEST(a_first_run_or_a_staged_tensor_under_capture_is_refused_and_breaks_nothing),
+      RIG_TEST(scratch_under_capture_is_what_is_idle_and_large_enough_and_never_new),
+      RIG_TEST(a_load_that_was_refused_scratch_can_be_captured_after_its_next_run),
+      RIG_TEST(scratch_that_was_given_up_is_refused_to_a_capture),
       RIG_TEST(runs_are_recorded_only_where_it_was_asked_for),
       RIG_TEST(host_tensors_are_staged_around_a_recorded_run),
       RIG_TEST(each_shape_set_has_its_graph_and_their_number_is_bounded),

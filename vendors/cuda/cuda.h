@@ -196,12 +196,14 @@ struct td_scratch {
   struct td_scratch_block *block; /* of the last run; borrowed from the pool */
   struct td_scratch_block *kept;  /* its own until td_scratch_leave, linked */
   bool held;                      /* block is leased by the run under way */
+  bool wanted;                    /* a captured run got none: the next run keeps its block */
 };
 void td_scratch_join(struct td_cuda_context *cuda, struct td_scratch *scratch);
 /* Gives back everything; the context's work must be done. Scratch beyond one a context is freed. */
 void td_scratch_leave(struct td_cuda_context *cuda, struct td_scratch *scratch);
-/* At least `size` bytes, size > 0, for one run; the driver's code. */
-int32_t td_scratch_lease(struct td_cuda_context *cuda, struct td_scratch *scratch, size_t size,
+/* At least `size` bytes, size > 0, for one run; the driver's code. `captured`: only what is there and idle,
+ * else TD_CUDA_NOT_READY. */
+int32_t td_scratch_lease(struct td_cuda_context *cuda, struct td_scratch *scratch, size_t size, bool captured,
                          uint64_t *address);
 /* Ends the lease: at once, or when `event`, which is the context's own, has completed. */
 void td_scratch_return(struct td_scratch *scratch, void *event);

@@ -14,8 +14,8 @@
  *
  * Runs of one load are in order also when they return early: the event of a run is waited for by the next
  * one's stream. A stream that the caller is capturing gets what a run enqueues and nothing else, so such a
- * run may neither allocate, copy from the host nor be the first with its shapes, and its scratch stays the
- * load's.
+ * run may neither allocate, copy from the host nor be the first with its shapes; its scratch has to be there,
+ * and stays the load's.
  */
 #include "tensorrt.h"
 
@@ -979,7 +979,15 @@ static enum tandem_status lease_scratch(struct run *run) {
     return TANDEM_OK;
   /* An engine that needs scratch for some shape wants an address for every one. */
   size_t size = self->scratch_size > 0 ? self->scratch_size : 1;
-  int32_t code = td_scratch_lease(self->cuda, &self->scratch, size, &address);
+  int32_t code = td_scratch_lease(self->cuda, &self->scratch, size, run->captured, &address);
+  if (run->captured && code == TD_CUDA_NOT_READY)
+    return td_trt_host()->fail(run->error, TANDEM_INVALID_STATE,
+                               "the stream is being captured and no scratch of %zu bytes is idle: other "
+                               "loads have what there is, or "
+                               "it was given up; run this load once more before the next capture (from then "
+                               "on it has scratch of its "
+                               "own), or load it with share_scratch=false",
+                               size);
   if (code != TD_CUDA_OK) {
     snprintf(step, sizeof step, "allocate %zu bytes of scratch", size);
     return td_cuda_fail(self->cuda, code, step, run->error);

@@ -12,6 +12,10 @@
  *
  * A block returned by a run that is still in flight has its context for a state: that context may take it at
  * once, since tandem orders the runs of one load, and any other, with the pool's lock, after its event.
+ *
+ * Under a caller's capture no memory is allocated or freed and nothing is waited for: such a lease takes any
+ * block that is idle and large enough, or none. A context that got none keeps the block of its next run, so
+ * that its next capture depends on nobody.
  */
 #include "tensorrt.h"
 
@@ -93,10 +97,10 @@ static struct td_scratch_block *new_block_locked(struct td_scratch_pool *pool) {
                                               : td_trt_host()->allocate(sizeof *pool->blocks);
 }
 
-/* The smallest block that fits, else the largest that does not, else a new one without memory; leased, *was
- * as above. NULL: none, or no memory for its record. */
+/* The smallest block that fits, else (`grows`) the largest that does not, else a new one without memory;
+ * leased, *was as above. NULL: none, or no memory for its record. */
 static struct td_scratch_block *find_locked(struct td_cuda_context *cuda, const struct td_scratch *scratch,
-                                            size_t size, uintptr_t *was) {
+                                            size_t size, bool grows, uintptr_t *was) {
   struct td_scratch_block *best = NULL;
   for (struct td_scratch_block *block = cuda->scratch.blocks; block != NULL; block = block->next) {
     uintptr_t state;
@@ -104,8 +108,8 @@ static struct td_scratch_block *find_locked(struct td_cuda_context *cuda, const 
       continue;
     size_t have = size_of(block), best_size = best != NULL ? size_of(best) : 0;
     bool fits = have >= size, best_fits = best != NULL && best_size >= size;
-    bool better = best == NULL || (fits && !best_fits) || (fits && have < best_size) ||
-                  (!fits && !best_fits && have > best_size);
+    bool better =
+        fits ? !best_fits || have < best_size : grows && !best_fits && (best == NULL || have > best_size);
     if (!better) {
       unclaim(block, state);
       continue;
@@ -115,7 +119,7 @@ static struct td_scratch_block *find_locked(struct td_cuda_context *cuda, const 
     best = block;
     *was = state;
   }
-  if (best == NULL && (best = new_block_locked(&cuda->scratch)) != NULL) {
+  if (best == NULL && grows && (best = new_block_locked(&cuda->scratch)) != NULL) {
     atomic_init(&best->state, BLOCK_LEASED);
     best->next = cuda->scratch.blocks;
     cuda->scratch.blocks = best;
@@ -139,7 +143,7 @@ static int32_t grow(struct td_cuda_context *cuda, struct td_scratch_block *block
   return code;
 }
 
-int32_t td_scratch_lease(struct td_cuda_context *cuda, struct td_scratch *scratch, size_t size,
+int32_t td_scratch_lease(struct td_cuda_context *cuda, struct td_scratch *scratch, size_t size, bool captured,
                          uint64_t *address) {
   struct td_scratch_block *block = scratch->block;
   uintptr_t was = BLOCK_FREE;
@@ -162,13 +166,15 @@ int32_t td_scratch_lease(struct td_cuda_context *cuda, struct td_scratch *scratc
   }
   if (block == NULL) {
     td_trt_host()->lock_alone(&cuda->scratch.lock);
-    block = find_locked(cuda, scratch, size, &was);
+    block = find_locked(cuda, scratch, size, !captured, &was);
     td_trt_host()->unlock(&cuda->scratch.lock);
     if (block != NULL && size_of(block) < size)
       code = grow(cuda, block, was, size);
   }
-  if (block == NULL)
-    return TD_CUDA_OUT_OF_MEMORY;
+  if (block == NULL) {
+    scratch->wanted = scratch->wanted || captured;
+    return captured ? TD_CUDA_NOT_READY : TD_CUDA_OUT_OF_MEMORY;
+  }
   if (code != TD_CUDA_OK) {
     unclaim(block, BLOCK_FREE);
     return code;
@@ -180,6 +186,8 @@ int32_t td_scratch_lease(struct td_cuda_context *cuda, struct td_scratch *scratc
 }
 
 void td_scratch_return(struct td_scratch *scratch, void *event) {
+  if (scratch->wanted)
+    td_scratch_keep(scratch);
   if (!scratch->held)
     return;
   scratch->held = false;
@@ -190,7 +198,7 @@ void td_scratch_return(struct td_scratch *scratch, void *event) {
 void td_scratch_keep(struct td_scratch *scratch) {
   if (!scratch->held)
     return;
-  scratch->held = false;
+  scratch->held = scratch->wanted = false;
   scratch->block->linked = scratch->kept;
   scratch->kept = scratch->block;
   scratch->block = NULL;
