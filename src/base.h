@@ -130,8 +130,13 @@ struct td_digest {
 };
 enum td_identity { TD_IDENTITY_KEYED, TD_IDENTITY_FAST };
 /* Keyed with a key drawn once per process. Errors: OUT_OF_MEMORY, INTERNAL. */
+enum tandem_status td_digest_parts(const struct tandem_part *parts, size_t count, enum td_identity kind,
+                                   struct td_digest *digest, struct tandem_error *error);
 enum tandem_status td_digest(const void *data, size_t size, enum td_identity kind, struct td_digest *digest,
                              struct tandem_error *error);
+/* Of the parts one after the other. */
+enum tandem_status td_sha256_parts(const struct tandem_part *parts, size_t count, char hex[65],
+                                   struct tandem_error *error);
 
 /* ---------------------------------------------------------------- options.c */
 
@@ -264,7 +269,9 @@ struct td_lease {
 
 struct td_want {
   struct td_key key;
-  const void *engine;           /* borrowed */
+  const void *engine;              /* borrowed; key.size bytes */
+  const struct tandem_part *parts; /* borrowed; the engine bytes that lie elsewhere */
+  size_t part_count;
   const struct td_bytes *watch; /* borrowed; their file as it was before the digest was taken */
   const char *const *option_values;
   int64_t budget; /* -1: automatic */

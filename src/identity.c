@@ -4,12 +4,12 @@
  * nobody may be able to prepare two different engines with one digest: it is keyed with a secret drawn once
  * per process, which leaves this file only inside OpenSSL.
  *
- * keyed: AES-GMAC over each chunk, then, under a second key, over the chunks' tags and the size. A pair of
- * different inputs collides with probability at most (blocks of a chunk + blocks of tags + 2) / 2^128. The
- * chunks are fixed, so the digest is the same however many threads took part; a thread that cannot be
- * started is done without.
- * fast: XXH3-128 under a random 192-byte secret: against accidents only. Under xxhash's published default
- * secret a second preimage takes one scan of the file, so that secret is never used.
+ * keyed: AES-GMAC over each chunk, then, under a second key, over the chunks' tags, the parts' sizes and
+ * their count, from which the parts can be told apart. A pair of different inputs collides with probability
+ * at most (blocks of a chunk + blocks of that sum + 2) / 2^128. The chunks are fixed, so the digest is the
+ * same however many threads took part; a thread that cannot be started is done without. fast: XXH3-128 under
+ * a random 192-byte secret: against accidents only. Under xxhash's published default secret a second preimage
+ * takes one scan of the file, so that secret is never used.
  *
  * The lock covers drawing the secret and fetching the algorithm and is held around fork, so that a child
  * finds neither half done; the child goes on with its parent's secret. OpenSSL's error queue is the host's:
@@ -143,12 +143,16 @@ static bool finish_tag(EVP_MAC_CTX *context, unsigned char tag[TAG_SIZE]) {
   return EVP_MAC_final(context, tag, &length, TAG_SIZE) == 1 && length == TAG_SIZE;
 }
 
-struct work {
+struct chunk {
   const unsigned char *data;
   size_t size;
+  unsigned char tag[TAG_SIZE];
+};
+
+struct work {
   const struct secret *secret;
   EVP_MAC *mac;
-  unsigned char (*tags)[TAG_SIZE];
+  struct chunk *chunks; /* owned */
   size_t chunk_count;
   _Atomic size_t next;         /* chunk that nobody took yet */
   _Atomic unsigned int status; /* enum tandem_status; the last failure */
@@ -157,10 +161,9 @@ struct work {
 static bool tag_chunks(struct work *work, EVP_MAC_CTX *context) {
   size_t i;
   while ((i = atomic_fetch_add(&work->next, 1)) < work->chunk_count) {
-    size_t start = i * CHUNK_SIZE;
-    size_t size = work->size - start < CHUNK_SIZE ? work->size - start : CHUNK_SIZE;
+    struct chunk *chunk = &work->chunks[i];
     if (!start_tag(context, work->secret->chunk_key, work->secret) ||
-        EVP_MAC_update(context, work->data + start, size) != 1 || !finish_tag(context, work->tags[i]))
+        EVP_MAC_update(context, chunk->data, chunk->size) != 1 || !finish_tag(context, chunk->tag))
       return false;
   }
   return true;
@@ -190,56 +193,76 @@ static void tag_in_parallel(struct work *work) {
     td_thread_join(&threads[i]);
 }
 
-/* The tag over the chunks' tags and the size. */
-static enum tandem_status tag_sum(const struct work *work, unsigned char tag[TAG_SIZE]) {
-  uint64_t size = work->size;
+static bool add_number(EVP_MAC_CTX *context, uint64_t number) {
+  return EVP_MAC_update(context, (const unsigned char *)&number, sizeof(number)) == 1;
+}
+
+/* The tag over the chunks' tags, the parts' sizes and their count. */
+static enum tandem_status tag_sum(const struct work *work, const struct tandem_part *parts, size_t count,
+                                  unsigned char tag[TAG_SIZE]) {
   EVP_MAC_CTX *context = EVP_MAC_CTX_new(work->mac);
-  bool ok = context && start_tag(context, work->secret->sum_key, work->secret) &&
-            EVP_MAC_update(context, (const unsigned char *)work->tags, work->chunk_count * TAG_SIZE) == 1 &&
-            EVP_MAC_update(context, (const unsigned char *)&size, sizeof(size)) == 1 &&
-            finish_tag(context, tag);
+  bool ok = context && start_tag(context, work->secret->sum_key, work->secret);
+  for (size_t i = 0; ok && i < work->chunk_count; i++)
+    ok = EVP_MAC_update(context, work->chunks[i].tag, TAG_SIZE) == 1;
+  for (size_t i = 0; ok && i < count; i++)
+    ok = add_number(context, parts[i].size);
+  ok = ok && add_number(context, count) && finish_tag(context, tag);
   enum tandem_status status = ok ? TANDEM_OK : openssl_status();
   EVP_MAC_CTX_free(context);
   return status;
 }
 
-static enum tandem_status digest_keyed(const void *data, size_t size, const struct secret *with, EVP_MAC *mac,
-                                       struct td_digest *digest) {
-  struct work work = {
-      .data = data,
-      .size = size,
-      .secret = with,
-      .mac = mac,
-      .chunk_count = size / CHUNK_SIZE + (size % CHUNK_SIZE != 0),
-  };
-  work.tags = td_alloc(work.chunk_count * TAG_SIZE);
-  if (!work.tags)
+static enum tandem_status digest_keyed(const struct tandem_part *parts, size_t count,
+                                       const struct secret *with, EVP_MAC *mac, struct td_digest *digest) {
+  struct work work = {.secret = with, .mac = mac};
+  for (size_t i = 0; i < count; i++)
+    work.chunk_count += parts[i].size / CHUNK_SIZE + (parts[i].size % CHUNK_SIZE != 0);
+  work.chunks = td_alloc(work.chunk_count * sizeof(*work.chunks));
+  if (!work.chunks)
     return TANDEM_OUT_OF_MEMORY;
-  if (size > 0)
+  struct chunk *chunk = work.chunks;
+  for (size_t i = 0; i < count; i++)
+    for (size_t at = 0; at < parts[i].size; at += chunk++->size) {
+      chunk->data = (const unsigned char *)parts[i].data + at;
+      chunk->size = parts[i].size - at < CHUNK_SIZE ? parts[i].size - at : CHUNK_SIZE;
+    }
+  if (work.chunk_count > 0)
     tag_in_parallel(&work);
   enum tandem_status status = (enum tandem_status)atomic_load(&work.status);
   if (status == TANDEM_OK)
-    status = tag_sum(&work, digest->tag);
-  td_free(work.tags);
+    status = tag_sum(&work, parts, count, digest->tag);
+  td_free(work.chunks);
   return status;
 }
 
-static void digest_fast(const void *data, size_t size, const struct secret *with, struct td_digest *digest) {
+static enum tandem_status digest_fast(const struct tandem_part *parts, size_t count,
+                                      const struct secret *with, struct td_digest *digest) {
   XXH128_canonical_t canonical;
-  XXH128_canonicalFromHash(&canonical, XXH3_128bits_withSecret(data, size, with->fast, sizeof(with->fast)));
+  XXH3_state_t *state = XXH3_createState();
+  if (!state)
+    return TANDEM_OUT_OF_MEMORY;
+  XXH3_128bits_reset_withSecret(state, with->fast, sizeof(with->fast));
+  for (size_t i = 0; i < count; i++) {
+    uint64_t size = parts[i].size;
+    XXH3_128bits_update(state, parts[i].data, parts[i].size);
+    XXH3_128bits_update(state, &size, sizeof(size));
+  }
+  XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(state));
+  XXH3_freeState(state);
   memcpy(digest->tag, canonical.digest, TAG_SIZE);
+  return TANDEM_OK;
 }
 
-enum tandem_status td_digest(const void *data, size_t size, enum td_identity kind, struct td_digest *digest,
-                             struct tandem_error *error) {
+enum tandem_status td_digest_parts(const struct tandem_part *parts, size_t count, enum td_identity kind,
+                                   struct td_digest *digest, struct tandem_error *error) {
   struct secret with;
   EVP_MAC *mac;
   memset(digest, 0, sizeof(*digest));
   enum tandem_status status = prepare(&with, &mac);
   if (status == TANDEM_OK && kind == TD_IDENTITY_FAST)
-    digest_fast(data, size, &with, digest);
+    status = digest_fast(parts, count, &with, digest);
   else if (status == TANDEM_OK)
-    status = digest_keyed(data, size, &with, mac, digest);
+    status = digest_keyed(parts, count, &with, mac, digest);
   ERR_pop_to_mark();
   OPENSSL_cleanse(&with, sizeof(with));
   if (status == TANDEM_UNAVAILABLE)
@@ -250,30 +273,50 @@ enum tandem_status td_digest(const void *data, size_t size, enum td_identity kin
   return TANDEM_OK;
 }
 
-enum tandem_status tandem_sha256(const void *data, size_t size, char hex[65], struct tandem_error *error) {
+enum tandem_status td_digest(const void *data, size_t size, enum td_identity kind, struct td_digest *digest,
+                             struct tandem_error *error) {
+  return td_digest_parts(&(struct tandem_part){data, size}, 1, kind, digest, error);
+}
+
+static bool sum_parts(const EVP_MD *algorithm, const struct tandem_part *parts, size_t count,
+                      unsigned char sum[32]) {
+  EVP_MD_CTX *context = EVP_MD_CTX_new();
+  bool ok = context && EVP_DigestInit_ex2(context, algorithm, NULL) == 1;
+  for (size_t i = 0; ok && i < count; i++)
+    ok = EVP_DigestUpdate(context, parts[i].data, parts[i].size) == 1;
+  ok = ok && EVP_DigestFinal_ex(context, sum, NULL) == 1;
+  EVP_MD_CTX_free(context);
+  return ok;
+}
+
+enum tandem_status td_sha256_parts(const struct tandem_part *parts, size_t count, char hex[65],
+                                   struct tandem_error *error) {
   static const char digits[] = "0123456789abcdef";
+  unsigned char sum[32];
+  const EVP_MD *algorithm = prepare_sha256();
+  bool ok = algorithm && sum_parts(algorithm, parts, count, sum);
+  enum tandem_status status = ok ? TANDEM_OK : openssl_status();
+  ERR_pop_to_mark();
+  hex[0] = '\0';
+  if (!ok)
+    return fail_openssl(error, status, "SHA-256");
+  for (size_t i = 0; i < sizeof(sum); i++) {
+    hex[2 * i] = digits[sum[i] >> 4];
+    hex[2 * i + 1] = digits[sum[i] & 15];
+  }
+  hex[64] = '\0';
+  td_clear(error);
+  return TANDEM_OK;
+}
+
+enum tandem_status tandem_sha256(const void *data, size_t size, char hex[65], struct tandem_error *error) {
   if (!hex)
     return td_fail(error, TANDEM_INVALID_ARGUMENT, "SHA-256 has nowhere to go: hex is NULL");
   hex[0] = '\0';
   if (!data && size > 0)
     return td_fail(error, TANDEM_INVALID_ARGUMENT, "SHA-256 of %zu bytes at NULL", size);
-
   int state = td_cancel_disable();
-  unsigned char sum[32];
-  const EVP_MD *algorithm = prepare_sha256();
-  bool ok = algorithm && EVP_Digest(data, size, sum, NULL, algorithm, NULL) == 1;
-  enum tandem_status status = ok ? TANDEM_OK : openssl_status();
-  ERR_pop_to_mark();
-  if (ok) {
-    for (size_t i = 0; i < sizeof(sum); i++) {
-      hex[2 * i] = digits[sum[i] >> 4];
-      hex[2 * i + 1] = digits[sum[i] & 15];
-    }
-    hex[64] = '\0';
-    td_clear(error);
-  } else {
-    fail_openssl(error, status, "SHA-256");
-  }
+  enum tandem_status status = td_sha256_parts(&(struct tandem_part){data, size}, 1, hex, error);
   td_cancel_restore(state);
   return status;
 }

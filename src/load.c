@@ -39,6 +39,7 @@ struct making {
   struct td_options options;
   struct tandem_payload payload;
   bool parsed;
+  struct tandem_part *parts; /* owned: the engine bytes, then the payload's parts */
   struct tandem_resolution resolution;
   struct td_bytes watch;
   struct td_want want;
@@ -75,7 +76,16 @@ static enum tandem_status parse_payload(struct tandem_load *load, const struct t
                                                   desc->named_data, &making->payload, error);
   status = td_call_end(&call, status, "read the payload", error);
   making->parsed = status == TANDEM_OK;
-  return status;
+  if (status != TANDEM_OK)
+    return status;
+  const struct tandem_payload *payload = &making->payload;
+  making->parts = td_alloc((payload->part_count + 1) * sizeof *making->parts);
+  if (making->parts == NULL)
+    return td_fail(error, TANDEM_OUT_OF_MEMORY, "no host memory for the parts of a payload");
+  making->parts[0] = (struct tandem_part){payload->engine, payload->engine_size};
+  for (size_t i = 0; i < payload->part_count; i++)
+    making->parts[i + 1] = payload->parts[i];
+  return TANDEM_OK;
 }
 
 /* Before any lookup: who may not present these bytes must not get an engine made of them. */
@@ -83,8 +93,7 @@ static enum tandem_status check_expected(const struct making *making, struct tan
   char found[65];
   if (making->options.expect_sha256[0] == '\0')
     return TANDEM_OK;
-  enum tandem_status status =
-      tandem_sha256(making->payload.engine, making->payload.engine_size, found, error);
+  enum tandem_status status = td_sha256_parts(making->parts, making->payload.part_count + 1, found, error);
   if (status == TANDEM_OK && strcmp(found, making->options.expect_sha256) != 0)
     status = td_fail(
         error, TANDEM_BAD_PROGRAM,
@@ -115,6 +124,8 @@ static enum tandem_status identify(struct tandem_load *load, const struct tandem
               .size = making->payload.engine_size,
               .kind = options->identity},
       .engine = making->payload.engine,
+      .parts = making->payload.parts,
+      .part_count = making->payload.part_count,
       .watch = &making->watch,
       .option_values = options->vendor_values,
       .budget = -1,
@@ -135,8 +146,8 @@ static enum tandem_status identify(struct tandem_load *load, const struct tandem
     return TANDEM_OK;
   td_bytes_watch(making->payload.engine, making->payload.engine_size, &making->watch);
   uint64_t begin = td_now_ns();
-  enum tandem_status status = td_digest(making->payload.engine, making->payload.engine_size,
-                                        options->identity, &making->want.key.digest, error);
+  enum tandem_status status = td_digest_parts(making->parts, making->payload.part_count + 1,
+                                              options->identity, &making->want.key.digest, error);
   load->digest_seconds = (double)(td_now_ns() - begin) * 1e-9;
   return status;
 }
@@ -237,6 +248,7 @@ static enum tandem_status create(const struct tandem_load_desc *desc, struct tan
   load->seconds = (double)(td_now_ns() - begin) * 1e-9;
   td_pool_count(load->digest_seconds, status != TANDEM_OK);
   td_bytes_release(&making->watch);
+  td_free(making->parts);
   if (making->parsed)
     vendor->payload_destroy(&making->payload);
   if (status == TANDEM_OK)

@@ -296,6 +296,8 @@ static enum tandem_status build_engine(const struct td_want *want, struct built 
   const struct tandem_vendor *vendor = want->key.vendor;
   struct tandem_build_desc desc = {.engine = want->engine,
                                    .engine_size = (size_t)want->key.size,
+                                   .parts = want->parts,
+                                   .part_count = want->part_count,
                                    .options = want->option_values,
                                    .resolution = want->key.resolution,
                                    .budget = want->budget};
@@ -323,8 +325,11 @@ static enum tandem_status build_engine(const struct td_want *want, struct built 
     return td_fail(error, TANDEM_INTERNAL, "the vendor %s built no engine and gave no error", vendor->name);
   }
   built->estimated = built->info.engine_bytes == 0;
-  if (built->estimated)
+  if (built->estimated) {
     built->info.engine_bytes = want->key.size;
+    for (size_t i = 0; i < want->part_count; i++)
+      built->info.engine_bytes += want->parts[i].size;
+  }
   return TANDEM_OK;
 }
 

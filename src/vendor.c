@@ -3,6 +3,7 @@
  * A vendor's library is opened by the first load that needs it, by one thread at a time, outside the lock;
  * a failure is not remembered, so that a library installed or repaired later is found by the next load.
  * Libraries stay open for the life of the process: their threads and thread-local destructors outlive loads.
+ * A vendor may give back only what is the code of one engine.
  * This is the only source with dlopen.
  */
 #include "base.h"
@@ -79,6 +80,11 @@ static void *find_symbol(void *library, const char *name) {
   return dlsym(library, name);
 }
 
+static void close_library(void *library) {
+  if (library != NULL)
+    dlclose(library);
+}
+
 const struct tandem_host td_host = {
     .abi_version = TANDEM_VENDOR_ABI,
     .struct_size = sizeof(struct tandem_host),
@@ -94,6 +100,7 @@ const struct tandem_host td_host = {
     .lock_shared = td_host_lock_shared,
     .unlock = td_host_unlock,
     .try_lock_alone = td_host_try_lock_alone,
+    .library_close = close_library,
 };
 
 /* ---------------------------------------------------------------- registry */

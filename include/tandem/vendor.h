@@ -72,6 +72,8 @@ struct tandem_host {
   void (*unlock)(struct tandem_host_lock *lock);
   /* False when the lock is not free at once: never waits. */
   bool (*try_lock_alone)(struct tandem_host_lock *lock);
+  /* Gives back a library that is an engine's own code, opened for that engine. */
+  void (*library_close)(void *library);
 };
 
 /* One option of the vendor's own. tandem resolves precedence, checks the value and hands the values to the
@@ -97,10 +99,19 @@ struct tandem_vendor_library {
   char build_id[128]; /* what tells two builds of one version apart; "" when the path has to do */
 };
 
-/* Filled by parse. */
+/* Engine bytes that lie elsewhere: in named data whose token the payload's `state` keeps. */
+struct tandem_part {
+  const void *data;
+  size_t size;
+};
+
+/* Filled by parse. The engine is made of `engine` and `parts` and of nothing else: both are what two loads
+ * must have equal to share, part by part. */
 struct tandem_payload {
   const void *engine; /* the engine bytes: inside the payload, or in named data whose token `state` keeps */
   size_t engine_size;
+  const struct tandem_part *parts; /* NULL: none; lives as long as `state` */
+  size_t part_count;
   void *state; /* the vendor's own, for context_create; freed by payload_destroy */
 };
 
@@ -114,6 +125,8 @@ struct tandem_resolution {
 struct tandem_build_desc {
   const void *engine;
   size_t engine_size;
+  const struct tandem_part *parts; /* borrowed for the call, also with TANDEM_VENDOR_KEEPS_ENGINE_BYTES */
+  size_t part_count;
   const char *const *options; /* resolved values, in the order of tandem_vendor.options */
   const struct tandem_resolution *resolution;
   int64_t budget; /* bytes asked for; -1: automatic */
