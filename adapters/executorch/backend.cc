@@ -26,6 +26,7 @@
 #include <atomic>
 #include <cstdarg>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <new>
@@ -561,7 +562,9 @@ enum tandem_status tandem_executorch_register(struct tandem_error *error) {
     }
     if (status != TANDEM_OK && !warned) {
       warned = true;
-      tandem::write_line("tandem: warning: %s", first.message);
+      /* tandem's Python package sets it while it loads this library: it warns itself, as Python code does. */
+      if (!getenv("TANDEM_REGISTER_SILENTLY"))
+        tandem::write_line("tandem: warning: %s", first.message);
     }
   } catch (...) {
     return tandem_fail(error, TANDEM_INTERNAL, "the registry's lock failed");
