@@ -13,7 +13,11 @@ import cffi
 
 # What Python gives to C as a callback; static functions, since the limited interface has no closures.
 CALLBACKS = """
-extern "Python" void tandem_python_log(void *user, enum tandem_log_level level, const char *line);
+extern "Python" {
+void tandem_python_log(void *user, enum tandem_log_level level, const char *line);
+enum tandem_status tandem_python_load_begin(void *user, void **token, struct tandem_error *error);
+void tandem_python_load_end(void *user, void *token);
+}
 """
 
 
