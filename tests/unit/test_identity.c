@@ -44,15 +44,14 @@ EVP_MAC *EVP_MAC_fetch(OSSL_LIB_CTX *context, const char *name, const char *prop
   return real(context, name, properties);
 }
 
-int EVP_Digest(const void *data, size_t size, unsigned char *sum, unsigned int *length, const EVP_MD *type,
-               ENGINE *engine) {
+int EVP_DigestFinal_ex(EVP_MD_CTX *context, unsigned char *sum, unsigned int *length) {
   if (no_sha) {
     ERR_raise(ERR_LIB_EVP, failure_reason);
     return 0;
   }
-  int (*real)(const void *, size_t, unsigned char *, unsigned int *, const EVP_MD *, ENGINE *) = NULL;
-  *(void **)&real = dlsym(RTLD_NEXT, "EVP_Digest");
-  return real(data, size, sum, length, type, engine);
+  int (*real)(EVP_MD_CTX *, unsigned char *, unsigned int *) = NULL;
+  *(void **)&real = dlsym(RTLD_NEXT, "EVP_DigestFinal_ex");
+  return real(context, sum, length);
 }
 
 static _Atomic long openssl_countdown; /* the allocation of OpenSSL that fails; 0: none */
@@ -142,8 +141,8 @@ static void draw(void *unused) {
 static void a_fork_during_the_draw_harms_no_child(void **state) {
   (void)state;
 #ifdef __SANITIZE_ADDRESS__
-  /* A grandchild hung once in that build, whose allocator (gcc 12's) has no handlers of its own around fork. The
-   * plain build, which coverage also takes, runs this test. */
+  /* A grandchild hung once in that build, whose allocator (gcc 12's) has no handlers of its own around fork.
+   * The plain build, which coverage also takes, runs this test. */
   skip();
 #endif
   for (int round = 0; round < 20; round++) {
@@ -493,6 +492,52 @@ static void sha256_refuses_what_it_cannot_do(void **state) {
   assert_string_equal(hex, "");
 }
 
+static void parts_count_each_for_itself(void **state) {
+  (void)state;
+  /* What could be taken for each other if only the bytes or their sum counted. */
+  const struct tandem_part lists[][3] = {
+      {{"abcdef", 6}, {"", 0}, {"", 0}}, {{"abc", 3}, {"def", 3}, {"", 0}}, {{"", 0}, {"abc", 3}, {"def", 3}},
+      {{"ab", 2}, {"cdef", 4}, {"", 0}}, {{"def", 3}, {"abc", 3}, {"", 0}},
+  };
+  const enum td_identity kinds[] = {TD_IDENTITY_KEYED, TD_IDENTITY_FAST};
+  enum { LISTS = sizeof lists / sizeof lists[0] };
+  for (size_t k = 0; k < 2; k++) {
+    struct td_digest got[LISTS], again, shorter, one;
+    for (size_t i = 0; i < LISTS; i++) {
+      assert_int_equal(td_digest_parts(lists[i], 3, kinds[k], &got[i], NULL), TANDEM_OK);
+      assert_int_equal(td_digest_parts(lists[i], 3, kinds[k], &again, NULL), TANDEM_OK);
+      assert_memory_equal(&got[i], &again, sizeof again);
+      for (size_t j = 0; j < i; j++)
+        assert_memory_not_equal(&got[i], &got[j], sizeof again);
+    }
+    assert_int_equal(td_digest_parts(lists[0], 2, kinds[k], &shorter, NULL), TANDEM_OK);
+    assert_memory_not_equal(&got[0], &shorter, sizeof shorter);
+    assert_int_equal(td_digest_parts(lists[0], 1, kinds[k], &shorter, NULL), TANDEM_OK);
+    assert_int_equal(td_digest("abcdef", 6, kinds[k], &one, NULL), TANDEM_OK);
+    assert_memory_equal(&one, &shorter, sizeof one);
+  }
+}
+
+static void parts_of_several_chunks_count_where_they_lie(void **state) {
+  (void)state;
+  struct td_digest first, second;
+  struct tandem_part parts[] = {{big, CHUNK + 5}, {big + 100, 2 * (size_t)CHUNK}};
+  assert_int_equal(td_digest_parts(parts, 2, TD_IDENTITY_KEYED, &first, NULL), TANDEM_OK);
+  big[100 + 2 * (size_t)CHUNK - 1] ^= 1; /* the last byte of the second part */
+  assert_int_equal(td_digest_parts(parts, 2, TD_IDENTITY_KEYED, &second, NULL), TANDEM_OK);
+  big[100 + 2 * (size_t)CHUNK - 1] ^= 1;
+  assert_memory_not_equal(&first, &second, sizeof first);
+}
+
+static void sha256_of_parts_is_that_of_their_bytes(void **state) {
+  (void)state;
+  char whole[65], parts[65];
+  assert_int_equal(tandem_sha256("abc", 3, whole, NULL), TANDEM_OK);
+  const struct tandem_part list[] = {{"a", 1}, {"", 0}, {"bc", 2}};
+  assert_int_equal(td_sha256_parts(list, 3, parts, NULL), TANDEM_OK);
+  assert_string_equal(whole, parts);
+}
+
 static int fill_big(void **state) {
   (void)state;
   big = malloc(BIG);
@@ -533,6 +578,9 @@ int main(void) {
       cmocka_unit_test(what_collides_under_the_published_secret_differs_here),
       cmocka_unit_test(sha256_gives_the_published_values),
       cmocka_unit_test(sha256_refuses_what_it_cannot_do),
+      cmocka_unit_test(parts_count_each_for_itself),
+      cmocka_unit_test(parts_of_several_chunks_count_where_they_lie),
+      cmocka_unit_test(sha256_of_parts_is_that_of_their_bytes),
   };
   return cmocka_run_group_tests(tests, fill_big, free_big) ? 1 : 0;
 }
