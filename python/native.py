@@ -20,6 +20,15 @@ void tandem_python_load_end(void *user, void *token);
 }
 """
 
+# What the headers have as macros only; static, for this module alone.
+TABLES = """
+#define TANDEM_PYTHON_CLASS(name, number, text, executorch, python) #python,
+static const char *const tandem_python_classes[] = {TANDEM_STATUS_TABLE(TANDEM_PYTHON_CLASS)};
+"""
+TABLE_DECLARATIONS = """
+extern const char *const tandem_python_classes[...];
+"""
+
 
 def read_declarations(compiler: str, headers: list[str]) -> str:
     """The headers' declarations without macros, includes and attributes, and the numbers that they define."""
@@ -34,8 +43,8 @@ def read_declarations(compiler: str, headers: list[str]) -> str:
 def main() -> None:
     compiler, output, *headers = sys.argv[1:]
     ffi = cffi.FFI()
-    ffi.cdef(read_declarations(compiler, headers) + CALLBACKS)
-    ffi.set_source("tandem._native", "#include <tandem/program.h>", py_limited_api=True)
+    ffi.cdef(read_declarations(compiler, headers) + CALLBACKS + TABLE_DECLARATIONS)
+    ffi.set_source("tandem._native", "#include <tandem/program.h>" + TABLES, py_limited_api=True)
     ffi.emit_c_code(output)
 
 
