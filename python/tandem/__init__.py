@@ -1,7 +1,96 @@
-"""tandem: loads of the same engine share one engine."""
+"""tandem: loads of the same engine share one engine.
+
+    import tandem                       # before executorch.runtime
+    from executorch.runtime import Runtime
+
+is all that unchanged ExecuTorch code needs. ExecuTorch keeps the first backend of a name, so tandem has to come first:
+`active()` tells whether it did, `require()` raises if not. `Runtime`, `Program` and `Method` are a runtime of tandem's
+own, with the same names, that needs no torch and runs several methods at once. `options`, `set_option`, `stats` and
+`on_log` concern loads through either.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
 
 from tandem import _libraries
 
 _libraries.open_executorch()
+os.environ["TANDEM_REGISTER_SILENTLY"] = "1"  # the warning below is for Python
+try:
+    from tandem._native import ffi, lib
+finally:
+    del os.environ["TANDEM_REGISTER_SILENTLY"]
 
-from tandem._native import ffi, lib  # noqa: E402, F401
+from tandem.errors import (  # noqa: E402
+    BadOptionError,
+    BadProgramError,
+    DeviceError,
+    DeviceLostError,
+    Error,
+    InternalError,
+    InvalidArgumentError,
+    InvalidStateError,
+    MissingDataError,
+    NotFoundError,
+    OutOfMemoryError,
+    UnavailableError,
+    UnsupportedError,
+    check,
+)
+from tandem.log import LogLevel, on_log  # noqa: E402
+from tandem.options import get_option, options, set_option  # noqa: E402
+from tandem.stats import LoadInfo, Stats, stats  # noqa: E402
+
+__all__ = [
+    "BadOptionError",
+    "BadProgramError",
+    "DeviceError",
+    "DeviceLostError",
+    "Error",
+    "InternalError",
+    "InvalidArgumentError",
+    "InvalidStateError",
+    "LoadInfo",
+    "LogLevel",
+    "MissingDataError",
+    "NotFoundError",
+    "OutOfMemoryError",
+    "Stats",
+    "UnavailableError",
+    "UnsupportedError",
+    "active",
+    "get_option",
+    "on_log",
+    "options",
+    "require",
+    "set_option",
+    "stats",
+]
+
+__version__: str = ffi.string(lib.tandem_version()).decode()
+
+
+def _backends() -> list[str]:
+    return [ffi.string(lib.tandem_vendor_backend(index)).decode() for index in range(lib.tandem_vendor_count())]
+
+
+def active(backend: str | None = None) -> bool:
+    """True when ExecuTorch gives the loads of `backend` ("OpenvinoBackend"), or of each of tandem's, to tandem."""
+    return all(lib.tandem_executorch_active(name.encode()) for name in ([backend] if backend else _backends()))
+
+
+def require(backend: str | None = None) -> None:
+    """Raises InvalidStateError, with what to move, unless `active(backend)`."""
+    error = ffi.new("struct tandem_error *")
+    if backend is not None and backend not in _backends():
+        raise NotFoundError(f"{backend!r} is no backend of tandem; these are: {', '.join(_backends())}")
+    if not active(backend):
+        check(lib.tandem_executorch_register(error), error)
+
+
+try:
+    require()
+except Error as late:
+    warnings.warn(f"tandem: {late}", RuntimeWarning, stacklevel=2)

@@ -1,0 +1,89 @@
+"""`python -m tandem` and the command `tandem` of a wheel: scripts with tandem in front, enable, disable, and the rest.
+
+`run` means two things, told apart by what follows: `-m MODULE`, a .py, .pyc or .pyz file or a folder with a
+__main__.py is a Python program, which then runs as `python` would run it, with tandem imported first. Anything else,
+a .pte program above all, goes with every other command to the `tandem` of the package, which replaces this process.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import runpy
+import sys
+from typing import NoReturn
+
+from tandem import _hook, _libraries
+
+HELP = """\
+In Python also:
+
+  run SCRIPT.py [ARGUMENTS]     run an unchanged script with tandem in front of ExecuTorch; also -m MODULE, a .pyz,
+                                a folder with a __main__.py
+  enable, disable               load tandem in every program of this environment that imports ExecuTorch's runtime
+
+"""
+
+
+def is_python_program(arguments: list[str]) -> bool:
+    name = arguments[0] if arguments else ""
+    return name == "-m" or name.endswith((".py", ".pyc", ".pyz")) or pathlib.Path(name, "__main__.py").is_file()
+
+
+def run_python(arguments: list[str]) -> None:
+    """As `python SCRIPT ...` or `python -m MODULE ...`: sys.argv, sys.path[0] and __main__ are the program's."""
+    is_module = arguments[0] == "-m"
+    if is_module and len(arguments) < 2:
+        fail("run -m: expected a module's name")
+    sys.argv[:] = arguments[is_module:]
+    first = os.getcwd() if is_module else str(pathlib.Path(sys.argv[0]).resolve().parent)
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path[0] = first
+    if is_module:
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    elif os.path.exists(sys.argv[0]):
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    else:
+        fail(f"run: there is no file {sys.argv[0]!r}")
+
+
+def fail(message: str, status: int = 2) -> NoReturn:
+    print(f"tandem: {message}", file=sys.stderr)
+    sys.exit(status)
+
+
+def change_hook(command: str) -> None:
+    try:
+        if command == "enable":
+            print(f"enabled by {_hook.enable()}")
+        else:
+            file = _hook.disable()
+            print(f"disabled: {file} is removed" if file else f"there is no {_hook.find_file()}, nothing to disable")
+    except OSError as error:
+        fail(f"{command}: {error.strerror}: {_hook.find_file()}; use an environment that you may write to", status=1)
+
+
+def run_command(arguments: list[str]) -> NoReturn:
+    """The package's own executable. It finds libexecutorch where this package found it."""
+    program = str(pathlib.Path(__file__).parent / "bin" / "tandem")
+    folders = [str(_libraries.find_executorch()), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
+    sys.stdout.flush()
+    os.execve(program, ["tandem", *arguments], {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(folders)})
+
+
+def main() -> None:
+    command, *arguments = sys.argv[1:] or ["--help"]
+    if command == "run" and is_python_program(arguments):
+        run_python(arguments)
+    elif command in ("enable", "disable"):
+        if arguments:
+            fail(f"{command} takes no argument, found {arguments[0]!r}")
+        change_hook(command)
+    else:
+        if command in ("--help", "-h"):
+            print(HELP, end="")
+        run_command([command, *arguments])
+
+
+if __name__ == "__main__":
+    main()
