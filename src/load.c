@@ -379,10 +379,10 @@ void tandem_load_io(const struct tandem_load *load, const struct tandem_io **inp
 
 static enum tandem_status check_dtype(const struct tandem_tensor *tensor, const struct tandem_io *io,
                                       size_t index, const char *role, struct tandem_error *error) {
-  if (tensor->dtype == io->dtype)
+  if (io->dtype >= 0 ? tensor->dtype == io->dtype : tandem_dtype_size(tensor->dtype) > 0)
     return TANDEM_OK;
   return td_fail(error, TANDEM_INVALID_ARGUMENT, "%s %zu (%s) is %s, expected %s", role, index, io->name,
-                 tandem_dtype_name(tensor->dtype), tandem_dtype_name(io->dtype));
+                 tandem_dtype_name(tensor->dtype), io->dtype >= 0 ? tandem_dtype_name(io->dtype) : "a dtype");
 }
 
 static enum tandem_status check_layout(const struct tandem_tensor *tensor, const struct tandem_io *io,

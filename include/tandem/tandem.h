@@ -193,8 +193,8 @@ struct tandem_tensor {
 /* One input or output of a load. A static dimension has min == max. */
 struct tandem_io {
   const char *name; /* borrowed for the life of the load */
-  int32_t dtype;
-  int32_t rank; /* -1: any */
+  int32_t dtype;    /* -1: not told, any is taken */
+  int32_t rank;     /* -1: any */
   int64_t min[TANDEM_MAX_RANK];
   int64_t max[TANDEM_MAX_RANK]; /* INT64_MAX: no bound known */
   int32_t updates; /* of an output: 1 + the index of the input that it updates in place; 0: none */
