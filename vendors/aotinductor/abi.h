@@ -85,8 +85,11 @@ struct aoti_engine_api {
   R(tensor_sizes, aoti_torch_get_sizes, (struct aoti_tensor * tensor, int64_t * *sizes))                     \
   R(tensor_strides, aoti_torch_get_strides, (struct aoti_tensor * tensor, int64_t * *strides))               \
   R(tensor_dtype, aoti_torch_get_dtype, (struct aoti_tensor * tensor, int32_t * dtype))                      \
-  O(tensor_device, aoti_torch_get_device_type, (struct aoti_tensor * tensor, int32_t * type))                \
-  O(set_grad_mode, aoti_torch_grad_mode_set_enabled, (bool enabled))
+  R(share_tensor, aoti_torch_new_tensor_handle, (struct aoti_tensor * tensor, struct aoti_tensor * *shared)) \
+  /* CUDA only. Between the two the calling thread allocates and frees device memory in the order of         \
+   * `stream`. */                                                                                            \
+  O(enter_stream, aoti_torch_create_cuda_stream_guard, (void *stream, int32_t device_index, void **guard))   \
+  O(leave_stream, aoti_torch_delete_cuda_stream_guard, (void *guard))
 
 struct aoti_tensor_api {
 #define TD_AOTI_MEMBER(member, symbol, parameters) int32_t(*member) parameters;

@@ -14,6 +14,9 @@
 /* ---------------------------------------------------------------- aotinductor.c */
 
 extern const struct tandem_vendor td_vendor_aotinductor __attribute__((visibility("hidden")));
+/* The values that both tables hand over are in this order. */
+enum { TD_AOTI_DEVICE, TD_AOTI_OPTION_COUNT };
+extern const struct tandem_vendor_option td_aoti_options[TD_AOTI_OPTION_COUNT];
 
 const struct tandem_host *td_aoti_host(void);
 void td_aoti_set_host(const struct tandem_host *host);
@@ -22,11 +25,10 @@ void td_aoti_say(enum tandem_log_level level, const char *format, ...) __attribu
 /* ---------------------------------------------------------------- library.c */
 
 struct td_aoti_library {
-  bool torch; /* libtorch; else ExecuTorch's shims */
-  bool cuda;  /* has the functions that CUDA engines need */
+  bool torch; /* libtorch; else ExecuTorch's shims, which serve CUDA engines only */
   void *handle;
   struct aoti_tensor_api tensor;
-  char version[64]; /* "2.13.0+cu130"; "" when the library does not tell */
+  char version[32]; /* of torch, "2.13.0"; "" when the library does not tell */
   char path[512];
 };
 /* Filled when td_aoti_open has succeeded, constant after that. */
@@ -34,6 +36,9 @@ extern struct td_aoti_library td_aoti;
 
 enum tandem_status td_aoti_open(const struct tandem_host *host, struct tandem_vendor_library *library,
                                 struct tandem_error *error);
+
+/* The library that has the functions of CUDA engines too. UNAVAILABLE: a torch without CUDA. */
+enum tandem_status td_aoti_open_cuda(void **library, struct tandem_error *error);
 
 /* ---------------------------------------------------------------- payload.c: tandem's own payload */
 
@@ -64,12 +69,12 @@ struct td_aoti_program {
   bool state_known;           /* `mutable_names` or constants[].mutable say what runs write to */
   const char **mutable_names; /* owned array: fqns */
   size_t mutable_count;
-  struct tandem_io *inputs, *outputs; /* owned; NULL: not told */
+  struct tandem_io *inputs, *outputs; /* owned; NULL: not told, then any dtype and rank (-1) is taken */
   size_t input_count, output_count;
   int32_t device_type;
   char torch_version[32]; /* that compiled it; "" when not told */
   char architecture[32];  /* processor that it was compiled for ("x86_64"); "" when not told */
-  int32_t capability;     /* compute capability x 10, 0: not told */
+  int32_t capability;     /* compute capability x 10 that it needs at least, 0: not told */
   void *document;         /* owned; names are in it */
 };
 
@@ -88,7 +93,10 @@ void td_aoti_describe(const struct tandem_payload *payload, tandem_fact_fn fact,
 
 /* ---------------------------------------------------------------- cuda_payload.c: CudaBackend's payload */
 
-/* Called by td_aoti_read for bytes that do not begin with tandem's magic. */
+extern const struct tandem_vendor td_vendor_aotinductor_cuda __attribute__((visibility("hidden")));
+
+/* Called by td_aoti_read for bytes that do not begin with tandem's magic. Part 0 is the .so, the others are
+ * the weights; no parts at all: only what the payload itself tells is filled in. */
 enum tandem_status td_aoti_cuda_read(const struct tandem_host *host, const void *bytes, size_t size,
                                      const struct tandem_part *parts, size_t part_count,
                                      struct td_aoti_program *program, struct tandem_error *error);
@@ -116,6 +124,8 @@ enum tandem_status td_aoti_resolve(const struct tandem_payload *payload, const c
 enum tandem_status td_aoti_build(const struct tandem_build_desc *desc, void **engine,
                                  struct tandem_engine_info *info, struct tandem_error *error);
 void td_aoti_engine_destroy(void *engine);
+enum tandem_status td_aoti_memory(const struct tandem_resolution *resolution, uint64_t *free_bytes,
+                                  uint64_t *total_bytes, struct tandem_error *error);
 /* The error of an engine's call: OUT_OF_MEMORY when its text says so, else `status`. */
 enum tandem_status td_aoti_fail(const struct td_aoti_engine *engine, enum tandem_status status,
                                 struct tandem_error *error, const char *format, ...)
@@ -179,7 +189,8 @@ enum tandem_status td_aoti_make_room(struct td_aoti_context *self, const struct 
 
 /* ---------------------------------------------------------------- cuda.c: everything that touches a GPU */
 
-/* Device "cuda:N": that it is there, its compute capability is `capability` (0: any), its context's id. */
+/* Device "cuda:N": that it is there, its compute capability is `capability` (0: any) or later, the id of its
+ * context. Errors: UNAVAILABLE, UNSUPPORTED, DEVICE_ERROR, DEVICE_LOST. */
 enum tandem_status td_aoti_cuda_resolve(int32_t index, int32_t capability,
                                         struct tandem_resolution *resolution, struct tandem_error *error);
 /* Retains the device's context; release gives it back. */
