@@ -3,6 +3,9 @@
  *
  * The first argument of each test program is the layout, "10", "11" or "rtx" (default "11"); a process opens
  * one library. Helpers fail the test that calls them.
+ *
+ * STANDIN_TEST_DRIVER=real runs on a GPU's own driver (TANDEM_CUDA_LIBRARY, else libcuda.so.1), for a memory
+ * checker: tests that need the stand-in one are skipped there by name, and nobody counts calls or bytes.
  */
 #ifndef TANDEM_TESTS_TENSORRT_RIG_H
 #define TANDEM_TESTS_TENSORRT_RIG_H
@@ -20,17 +23,36 @@
 
 #include <cmocka.h>
 
-extern const struct standin_cuda *rig_device;     /* what the stand-in driver is told */
+extern const struct standin_cuda *rig_device;     /* what the stand-in driver is told; NULL on a real one */
 extern const struct standin_nvinfer *rig_library; /* and the stand-in TensorRT */
 extern struct driver rig_cuda;                    /* the stand-in driver as a caller sees it */
 extern const char *rig_layout;
 
 /* Sets the environment and opens the libraries; the program's exit status when that fails, else 0. */
 int rig_start(int argc, char **argv);
-/* Group and test fixtures: faults, counters and the log are cleared; afterwards nothing may be left. */
+bool rig_on_real_driver(void); /* asked for; also before rig_start */
+/* Test fixtures: faults, counters and the log are cleared; afterwards nothing may be left. Those of a test
+ * that runs on a real driver too differ in nothing but their address, by which rig_run_tests knows it. */
 int rig_setup(void **state);
+int rig_setup_anywhere(void **state);
 int rig_teardown(void **state);
-#define RIG_TEST(test) cmocka_unit_test_setup_teardown(test, rig_setup, rig_teardown)
+#define RIG_TEST(test)          cmocka_unit_test_setup_teardown(test, rig_setup, rig_teardown)
+#define RIG_TEST_ANYWHERE(test) cmocka_unit_test_setup_teardown(test, rig_setup_anywhere, rig_teardown)
+/* Runs them; how many failed. */
+int rig_run_tests(const char *name, const struct CMUnitTest *tests, size_t count);
+#define RIG_RUN_TESTS(tests) rig_run_tests(#tests, tests, sizeof(tests) / sizeof *(tests))
+
+/* What only the stand-in driver tells: on a real one calls and bytes are 0, and nothing is held. */
+uint64_t rig_calls(const char *function);
+uint64_t rig_used(int device);
+void rig_hold(bool held);
+bool rig_wait_held(unsigned count);
+/* A claim about that; none on a real driver. */
+#define RIG_EXPECT_TOLD(found, expected)                                                                     \
+  do {                                                                                                       \
+    if (rig_device)                                                                                          \
+      assert_int_equal(found, expected);                                                                     \
+  } while (0)
 
 /* ---------------------------------------------------------------- payloads */
 

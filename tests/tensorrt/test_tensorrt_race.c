@@ -134,7 +134,7 @@ static void the_same_bytes_on_two_devices_are_two_engines(void **state) {
   for (int i = 0; i < 4; i++) {
     assert_string_equal(rig_info(loads[i]).device, i % 2 ? "cuda:1" : "cuda:0");
     assert_int_equal(rig_info(loads[i]).users, 2);
-    assert_true(rig_device->memory_used(i % 2) >= wide_size);
+    assert_true(rig_used(i % 2) >= wide_size);
     rig_expect_mlp(loads[i], &mlp, 2, (unsigned)i);
     assert_null(rig_current());
   }
@@ -153,5 +153,5 @@ int main(int argc, char **argv) {
       RIG_TEST(a_racer_whose_own_copy_does_not_fit_gets_the_first_ones_engine),
       RIG_TEST(the_same_bytes_on_two_devices_are_two_engines),
   };
-  return cmocka_run_group_tests_name("race", tests, NULL, NULL);
+  return RIG_RUN_TESTS(tests);
 }
