@@ -1037,6 +1037,22 @@ const char *tandem_executorch_path(void) {
   }
 }
 
+const char *tandem_executorch_backend(size_t index) {
+  NoCancel no_cancel;
+  Turn lock(libraries());
+  if (index >= er::get_num_registered_backends())
+    return nullptr;
+  auto name = er::get_backend_name(index);
+  return name.ok() ? *name : nullptr;
+}
+
+const char *tandem_executorch_operator(size_t index) {
+  NoCancel no_cancel;
+  Turn lock(libraries());
+  auto kernels = er::get_registered_kernels();
+  return index < kernels.size() ? kernels[index].name_ : nullptr;
+}
+
 enum tandem_status tandem_program_create(const struct tandem_program_desc *desc,
                                          struct tandem_program **program, struct tandem_error *error) {
   return guard(

@@ -28,6 +28,12 @@ TANDEM_API bool tandem_executorch_active(const char *backend);
 TANDEM_API const char *tandem_executorch_version(void);
 TANDEM_API const char *tandem_executorch_path(void);
 
+/* The names that ExecuTorch's tables have now: backends, tandem's and others; operators with a kernel, one
+ * that has several kernels several times. What ships beside the runtime comes in when a method needs it.
+ * Borrowed for the life of the process; NULL past the end. */
+TANDEM_API const char *tandem_executorch_backend(size_t index);
+TANDEM_API const char *tandem_executorch_operator(size_t index);
+
 struct tandem_program;
 
 struct tandem_program_desc {
