@@ -20,6 +20,31 @@ void tandem_python_load_end(void *user, void *token);
 }
 """
 
+# The tensors that other libraries hand over, as DLPack's dlpack.h lays them out.
+DLPACK = """
+struct dl_tensor {
+  void *data;
+  int32_t device_type, device_id;
+  int32_t rank;
+  uint8_t code, bits;
+  uint16_t lanes;
+  int64_t *shape, *strides;
+  uint64_t byte_offset;
+};
+struct dl_managed {
+  struct dl_tensor tensor;
+  void *context;
+  void (*deleter)(struct dl_managed *);
+};
+struct dl_versioned {
+  uint32_t major, minor;
+  void *context;
+  void (*deleter)(struct dl_versioned *);
+  uint64_t flags;
+  struct dl_tensor tensor;
+};
+"""
+
 # What the headers have as macros only; static, for this module alone.
 TABLES = """
 #define TANDEM_PYTHON_CLASS(name, number, text, executorch, python) #python,
@@ -43,8 +68,8 @@ def read_declarations(compiler: str, headers: list[str]) -> str:
 def main() -> None:
     compiler, output, *headers = sys.argv[1:]
     ffi = cffi.FFI()
-    ffi.cdef(read_declarations(compiler, headers) + CALLBACKS + TABLE_DECLARATIONS)
-    ffi.set_source("tandem._native", "#include <tandem/program.h>" + TABLES, py_limited_api=True)
+    ffi.cdef(read_declarations(compiler, headers) + CALLBACKS + DLPACK + TABLE_DECLARATIONS)
+    ffi.set_source("tandem._native", "#include <tandem/program.h>" + DLPACK + TABLES, py_limited_api=True)
     ffi.emit_c_code(output)
 
 

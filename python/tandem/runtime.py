@@ -1,0 +1,453 @@
+"""A runtime with the names and the meaning of executorch.runtime that needs no torch and runs both arms at once.
+
+    runtime = tandem.Runtime.get()
+    left, right = (runtime.load_program("policy.pte").load_method("forward") for _ in range(2))
+    actions = left.execute([image, state])
+
+It enters C without the interpreter lock: loads and runs of several threads are under way at the same time. It differs
+from executorch.runtime where that hides the sharing: each `load_method` makes a load of its own (there a program
+caches its methods), and only the inputs that are tensors are given (there also those that the program has as
+constants).
+
+Ownership: a method keeps its program's memory, so either may go first. What is dropped is freed; `close` and `with`
+free sooner. Thread rule: everything may be called from any thread; two threads that run one method take turns.
+Fork: programs and methods do not survive one: a child gets DeviceLostError and loads its own; nothing of its parent is
+freed there. Sub-interpreters and builds without the interpreter lock are not supported.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import os
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, TypeVar, Union
+
+import numpy as np
+
+from tandem import errors, tensors
+from tandem._native import ffi, lib
+from tandem.options import _spell
+from tandem.stats import LoadInfo, load_info
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from typing_extensions import Self
+
+    from tandem.options import Value
+
+Path = Union[str, "os.PathLike[str]"]
+Found = TypeVar("Found")
+
+_forks = 0  # forks between the process that imported this and the one that runs
+
+
+def _count_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)
+
+
+class Verification(enum.Enum):
+    """As in executorch.runtime. tandem always verifies a program's structure, whichever is asked for."""
+
+    Minimal = 0
+    InternalConsistency = 1
+
+
+class _Owner:
+    """Something of C's that is freed when this and every call that uses it is gone."""
+
+    def __init__(self, pointer: ffi.CData, destroy: Callable[[ffi.CData], None], keep: object, what: str) -> None:
+        born = _forks
+
+        def free(pointer: ffi.CData, keep: object = keep) -> None:
+            if _forks == born:  # a child's copy has threads and devices behind it that are not there
+                destroy(pointer)
+
+        self._handle: ffi.CData | None = ffi.gc(pointer, free)
+        self._born = born
+        self._what = what
+
+    def _use(self) -> ffi.CData:
+        if self._born != _forks:
+            raise errors.DeviceLostError(f"{self._what} was loaded before this process was forked: load it again here")
+        handle = self._handle
+        if handle is None:
+            raise errors.InvalidStateError(f"{self._what} is closed")
+        return handle
+
+    def close(self) -> None:
+        """Frees what this holds, now or when the last call that uses it returns. Closing again is fine."""
+        self._handle = None
+
+    @property
+    def closed(self) -> bool:
+        return self._handle is None
+
+    def __enter__(self) -> Self:
+        self._use()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError(f"{self._what} belongs to this process and cannot be copied or pickled: load it again")
+
+    def __repr__(self) -> str:
+        return f"<tandem {self._what}{', closed' if self.closed else ''}>"
+
+
+class TensorInfo:
+    """One input or output of a method."""
+
+    def __init__(self, io: ffi.CData) -> None:
+        self._name = ffi.string(io.name).decode(errors="replace")
+        self._dtype: int = io.dtype
+        self._min: tuple[int, ...] = tuple(io.min[0 : io.rank])
+        self._max: tuple[int, ...] = tuple(io.max[0 : io.rank])
+
+    def name(self) -> str:
+        """The program's name for it, else "input0", "output0" and so on."""
+        return self._name
+
+    def sizes(self) -> tuple[int, ...]:
+        """The shape; of a dynamic dimension the largest size, 0 when the program has no bound."""
+        return tuple(0 if size >= 2**63 - 1 else size for size in self._max)
+
+    def bounds(self) -> tuple[tuple[int, int | None], ...]:
+        """Least and largest size of each dimension; None: no bound."""
+        return tuple((low, None if high >= 2**63 - 1 else high) for low, high in zip(self._min, self._max))
+
+    def dtype(self) -> int:
+        """The number of ExecuTorch's ScalarType."""
+        return self._dtype
+
+    def numpy_dtype(self) -> np.dtype[Any]:
+        """The same as a dtype of NumPy or ml_dtypes."""
+        return tensors.dtype_of(self._dtype)
+
+    def nbytes(self) -> int:
+        """Bytes of a tensor of that shape."""
+        count: int = lib.tandem_dtype_size(self._dtype)
+        for size in self.sizes():
+            count *= size
+        return count
+
+    def __repr__(self) -> str:
+        name = ffi.string(lib.tandem_dtype_name(self._dtype)).decode()
+        return f"TensorInfo(name={self._name!r}, sizes={self.sizes()}, dtype={name}, nbytes={self.nbytes()})"
+
+
+class MethodMeta:
+    """The inputs and outputs of a method that are tensors, in order."""
+
+    def __init__(self, name: str, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]) -> None:
+        self._name, self._inputs, self._outputs = name, tuple(inputs), tuple(outputs)
+
+    def name(self) -> str:
+        return self._name
+
+    def num_inputs(self) -> int:
+        return len(self._inputs)
+
+    def num_outputs(self) -> int:
+        return len(self._outputs)
+
+    def input_tensor_meta(self, index: int) -> TensorInfo:
+        """Errors: IndexError."""
+        return self._get(self._inputs, index, "input")
+
+    def output_tensor_meta(self, index: int) -> TensorInfo:
+        """Errors: IndexError."""
+        return self._get(self._outputs, index, "output")
+
+    def _get(self, infos: tuple[TensorInfo, ...], index: int, kind: str) -> TensorInfo:
+        if not 0 <= index < len(infos):
+            raise IndexError(f'method "{self._name}" has no {kind} {index}: it has {len(infos)} that are tensors')
+        return infos[index]
+
+    def __repr__(self) -> str:
+        return f"MethodMeta(name={self._name!r}, inputs={list(self._inputs)}, outputs={list(self._outputs)})"
+
+
+class Method(_Owner):
+    """A loaded method: one load of each of its delegates' engines. Made by `Program.load_method`."""
+
+    def __init__(self, pointer: ffi.CData, keep: object, name: str, io: _Io) -> None:
+        super().__init__(pointer, lib.tandem_method_destroy, keep, f'method "{name}"')
+        self._metadata = io.describe(name)
+        self._lock = threading.Lock()  # over binding, running and reading, since all use the structs below
+        # Guarded by _lock.
+        self._input_tensors = ffi.new("struct tandem_tensor[]", io.input_count)
+        self._output_tensors = ffi.new("struct tandem_tensor[]", io.output_count)
+        self._inputs: Sequence[tensors.Input] = tensors.make_slots(
+            tensors.Input, io.inputs, self._input_tensors, io.input_count
+        )
+        self._outputs: Sequence[tensors.Output] = tensors.make_slots(
+            tensors.Output, io.outputs, self._output_tensors, io.output_count
+        )
+        self._error = ffi.new("struct tandem_error *")
+        self._run = ffi.new("struct tandem_run_desc *")
+        self._run.struct_size = ffi.sizeof("struct tandem_run_desc")
+        self._run.inputs, self._run.input_count = self._input_tensors, io.input_count
+        self._run.outputs, self._run.output_count = self._output_tensors, io.output_count
+
+    def execute(self, inputs: Sequence[Any] = (), *, out: Sequence[Any] | None = None) -> list[Any]:
+        """Runs the method: the outputs, as fresh NumPy arrays.
+
+        `inputs`: an array or anything with `__dlpack__` for each input that is a tensor; a Python number will do for
+        rank 0. They are read in place where they are contiguous, else from a copy, and must not change meanwhile.
+        bfloat16 and float8 are the types of ml_dtypes.
+        `out`: for each output None or what to write it into, which then is the result: a contiguous array of that
+        type and shape; of a dynamic output at least as large, the result then being the part that was written.
+        Blocks for the run, without the interpreter lock, and while another thread runs this method.
+        Errors: InvalidArgumentError (the tensor is named), InvalidStateError (closed), DeviceLostError (after a
+        fork), and what the engine's run failed with. An error leaves the method usable.
+        """
+        self._use()
+        slots, output_slots = self._inputs, self._outputs
+        if len(inputs) != len(slots):
+            raise errors.InvalidArgumentError(
+                f"{len(inputs)} inputs were given: {self._what} has {len(slots)} that are tensors"
+                f" ({', '.join(slot.name for slot in slots)})"
+            )
+        if out is None:
+            out = (None,) * len(output_slots)
+        elif len(out) != len(output_slots):
+            raise errors.InvalidArgumentError(f"out has {len(out)} items: {self._what} has {len(output_slots)} outputs")
+        keep: list[object] = []
+        with self._lock:
+            handle = self._use()
+            for slot, value in zip(slots, inputs):
+                slot.bind(value, keep)
+            arrays = [slot.bind(target, keep) for slot, target in zip(output_slots, out)]
+            status = lib.tandem_method_run(handle, self._run, self._error)
+            if status:
+                errors.check(status, self._error)
+            return [slot.take(array, target) for slot, array, target in zip(output_slots, arrays, out)]
+
+    def __call__(self, *inputs: Any) -> list[Any]:
+        """`method(x, y)` is `method.execute([x, y])`."""
+        return self.execute(inputs)
+
+    @property
+    def metadata(self) -> MethodMeta:
+        return self._metadata
+
+    def reset(self) -> None:
+        """Clears the state that the engine keeps for this method between runs."""
+        self._use()
+        with self._lock:
+            errors.check(lib.tandem_method_reset(self._use(), self._error), self._error)
+
+    @property
+    def info(self) -> list[LoadInfo]:
+        """What tandem did for each of the method's delegates that it serves: shared or not, with how many, seconds."""
+        handle, loads = self._use(), []
+        while load := lib.tandem_method_load(handle, len(loads)):
+            loads.append(load_info(load))
+        return loads
+
+    def close(self) -> None:
+        """Frees the load when no run is under way any more, and waits for that."""
+        if self._born == _forks:
+            with self._lock:
+                super().close()
+
+
+class _Io:
+    """The inputs and outputs of a method as C lends them; valid while its program lives."""
+
+    def __init__(self, program: ffi.CData, method: str) -> None:
+        arrays, counts = ffi.new("const struct tandem_io *[2]"), ffi.new("size_t[2]")
+        error = ffi.new("struct tandem_error *")
+        errors.check(
+            lib.tandem_program_method_io(
+                program, _encode(method, "method"), arrays, counts, arrays + 1, counts + 1, error
+            ),
+            error,
+        )
+        self.inputs, self.outputs = arrays[0], arrays[1]
+        self.input_count, self.output_count = counts[0], counts[1]
+
+    def describe(self, name: str) -> MethodMeta:
+        return MethodMeta(
+            name,
+            [TensorInfo(ffi.addressof(self.inputs, i)) for i in range(self.input_count)],
+            [TensorInfo(ffi.addressof(self.outputs, i)) for i in range(self.output_count)],
+        )
+
+
+class Program(_Owner):
+    """A verified program. Made by `Runtime.load_program`."""
+
+    def __init__(self, pointer: ffi.CData, keep: object, origin: str) -> None:
+        super().__init__(pointer, lib.tandem_program_destroy, keep, f"program {origin}")
+        self._keep = keep
+        count = lib.tandem_program_method_count(pointer)
+        self._names = [ffi.string(lib.tandem_program_method_name(pointer, i)).decode() for i in range(count)]
+
+    @property
+    def method_names(self) -> set[str]:
+        return set(self._names)
+
+    def load_method(self, name: str, **options: Value) -> Method:
+        """Loads a method with options for its delegates (docs/options.md); every call makes a load of its own.
+
+        Loads of the same engine share it. Blocks while an engine is built, without the interpreter lock.
+        Errors: NotFoundError (method, operator, backend), BadOptionError, and what the delegate's load failed with.
+        """
+        handle = self._use()
+        error, method = ffi.new("struct tandem_error *"), ffi.new("struct tandem_method **")
+        pairs = [_spell(key, value) for key, value in options.items()]
+        texts = [(ffi.new("char[]", key), ffi.new("char[]", value)) for key, value in pairs]
+        array = ffi.new("struct tandem_option[]", texts)
+        errors.check(
+            lib.tandem_method_create(handle, _encode(name, "method"), array, len(texts), method, error), error
+        )
+        return Method(method[0], self._keep, name, _Io(handle, name))
+
+    def metadata(self, method_name: str) -> MethodMeta:
+        """The inputs and outputs of a method, which is not loaded for it. Errors: NotFoundError."""
+        handle = self._use()
+        return _Io(handle, method_name).describe(method_name)
+
+
+class BackendRegistry:
+    """The backends that ExecuTorch's runtime has in this process."""
+
+    @property
+    def registered_backend_names(self) -> list[str]:
+        return _read_names(lib.tandem_executorch_backend)
+
+    def is_available(self, backend_name: str) -> bool:
+        """True when a program for that backend can be loaded; opens its library if it must be looked for."""
+        info = ffi.new("struct tandem_vendor_info *")
+        info.struct_size = ffi.sizeof("struct tandem_vendor_info")
+        for index in range(lib.tandem_vendor_count()):
+            name = ffi.string(lib.tandem_vendor_backend(index)).decode()
+            if name == backend_name and lib.tandem_executorch_active(name.encode()):
+                errors.check(lib.tandem_vendor_get_info(index, info, ffi.NULL))
+                return bool(info.available)
+        return backend_name in self.registered_backend_names
+
+
+class OperatorRegistry:
+    """The operators that have a kernel. ExecuTorch's own are opened by the first method that needs one."""
+
+    @property
+    def operator_names(self) -> set[str]:
+        return set(_read_names(lib.tandem_executorch_operator))
+
+
+class Runtime:
+    """Loads programs. `Runtime.get()` is the process's one; `Runtime()` makes another, which `close` can empty."""
+
+    def __init__(self) -> None:
+        self.backend_registry = BackendRegistry()
+        self.operator_registry = OperatorRegistry()
+        self._programs: weakref.WeakSet[Program] = weakref.WeakSet()
+
+    @staticmethod
+    @functools.cache
+    def get() -> Runtime:
+        return Runtime()
+
+    def load_program(
+        self,
+        data: Path | bytes | bytearray | memoryview | BinaryIO,
+        *,
+        verification: object = Verification.InternalConsistency,
+        enable_etdump: bool = False,
+        debug_buffer_size: int = 0,
+        data_path: Path | Sequence[Path] | None = None,
+    ) -> Program:
+        """Reads and verifies a program.
+
+        `data`: the path of a .pte file, which is mapped (replace a loaded file by rename, never write into it); or
+        its bytes, any buffer of them, or a file that is open for reading. Bytes that cannot change are used where
+        they lie, others are copied. `data_path`: .ptd files with data that the program keeps outside.
+        Errors: NotFoundError (file), BadProgramError, InvalidArgumentError, OutOfMemoryError; UnsupportedError for
+        `enable_etdump`, which only the stock runtime has.
+        """
+        if enable_etdump or debug_buffer_size:
+            raise errors.UnsupportedError("tandem's runtime writes no ETDump: use executorch.runtime for that")
+        desc, error = ffi.new("struct tandem_program_desc *"), ffi.new("struct tandem_error *")
+        program = ffi.new("struct tandem_program **")
+        desc.struct_size = ffi.sizeof("struct tandem_program_desc")
+        keep: list[object] = []
+        if isinstance(data, (str, os.PathLike)):
+            origin = os.fspath(data)
+            desc.path = path = ffi.new("char[]", _encode(origin, "path"))
+            keep.append(path)
+        else:
+            origin = "(bytes)"
+            desc.bytes, desc.size = _place_bytes(data, keep)
+        if data_path is None:
+            data_path = ()
+        elif isinstance(data_path, (str, os.PathLike)):
+            data_path = (data_path,)
+        paths = [ffi.new("char[]", _encode(os.fspath(each), "data_path")) for each in data_path]
+        array = ffi.new("const char *[]", paths)
+        desc.data_paths, desc.data_path_count = array, len(paths)
+        errors.check(lib.tandem_program_create(desc, program, error), error)
+        loaded = Program(program[0], keep, origin)
+        self._programs.add(loaded)
+        return loaded
+
+    def close(self) -> None:
+        """Closes the programs that were loaded through this; their methods stay. The runtime can be used again."""
+        for program in list(self._programs):
+            program.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError("a tandem.Runtime belongs to this process and cannot be copied or pickled")
+
+
+def _encode(text: str, what: str) -> bytes:
+    if "\0" in text:
+        raise errors.InvalidArgumentError(f"{what} {text!r} has a NUL in it: leave it out")
+    return os.fsencode(text)
+
+
+def _read_names(function: Callable[[int], ffi.CData]) -> list[str]:
+    names: list[str] = []
+    while name := function(len(names)):
+        names.append(ffi.string(name).decode(errors="replace"))
+    return names
+
+
+def _place_bytes(data: Any, keep: list[object]) -> tuple[ffi.CData, int]:
+    """Address and size of a program's bytes at a multiple of 16; what holds them is added to `keep`."""
+    if hasattr(data, "read"):
+        data = data.read()
+    try:
+        view = memoryview(data)
+    except TypeError:
+        raise TypeError(
+            f"data is of type {type(data).__name__}: expected the path of a .pte file, bytes, or a file open for reading"
+        ) from None
+    if view.nbytes == 0:
+        raise errors.BadProgramError("the program has no bytes")
+    if view.readonly and view.contiguous:
+        pointer = ffi.from_buffer(view)
+        if int(ffi.cast("uintptr_t", pointer)) % 16 == 0:
+            keep.append(pointer)
+            return pointer, view.nbytes
+    memory = np.empty(view.nbytes + 15, np.uint8)
+    start = -memory.ctypes.data % 16
+    memory[start : start + view.nbytes] = np.frombuffer(view.tobytes(), np.uint8)
+    keep.append(memory)
+    return ffi.cast("char *", memory.ctypes.data + start), view.nbytes
