@@ -142,6 +142,8 @@ struct td_cuda_context {
  * Errors: UNAVAILABLE (no driver), UNSUPPORTED (no such device: names it and the devices there are),
  * DEVICE_ERROR, DEVICE_LOST. */
 enum tandem_status td_cuda_resolve(int32_t device_id, uint64_t *context_id, struct tandem_error *error);
+/* Whether a context with that id is its device's primary one. */
+bool td_cuda_is_primary(uint64_t context_id);
 /* The context with that id, for an engine; retains the primary one. Errors: as td_cuda_resolve, and
  * INVALID_STATE when the id is of no context that can be reached any more. */
 enum tandem_status td_cuda_acquire(int32_t device_id, uint64_t context_id, struct td_cuda_context **context,
@@ -179,6 +181,10 @@ struct td_cuda_pointer {
 /* What `size` bytes at a caller's pointer are, as the driver tells. Between enter and leave. */
 struct td_cuda_pointer td_cuda_locate(struct td_cuda_context *context, const void *data, size_t size);
 
+/* Queues a copy between device memory and a caller's host memory, which may be registered in part. Between
+ * enter and leave. */
+int32_t td_cuda_copy_host(struct td_cuda_context *context, uint64_t device, void *host, size_t size, bool out,
+                          void *stream);
 /* Memory of this device; what lies idle is given up before the second try. The
  * driver's code: TD_CUDA_OK or why not. Between enter and leave. */
 int32_t td_cuda_allocate(struct td_cuda_context *context, size_t size, uint64_t *address);

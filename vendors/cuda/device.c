@@ -272,7 +272,7 @@ static enum tandem_status find_device(int32_t device_id, int32_t *device, struct
 
 #define SUCCESSOR ((uint64_t)1 << 63) /* ids of primary contexts made after one was lost */
 
-static bool is_primary_id(uint64_t id) {
+bool td_cuda_is_primary(uint64_t id) {
   return id == 0 || (id & SUCCESSOR) != 0;
 }
 
@@ -422,7 +422,7 @@ enum tandem_status td_cuda_acquire(int32_t device_id, uint64_t context_id, struc
   made->device_id = device_id;
   made->device = device;
   made->id = context_id;
-  made->primary = is_primary_id(context_id);
+  made->primary = td_cuda_is_primary(context_id);
   made->users = 1;
   if (made->primary) {
     int32_t code = td_cuda.primary_retain(&made->handle, device);
@@ -531,7 +531,7 @@ enum tandem_status td_cuda_memory(const struct tandem_resolution *resolution, ui
   void *handle = NULL, *popped;
   uint64_t id = 0;
   size_t free_size = 0, total_size = 0;
-  bool primary = is_primary_id(resolution->context_id);
+  bool primary = td_cuda_is_primary(resolution->context_id);
   *free_bytes = *total_bytes = 0;
   if (sscanf(resolution->device, "cuda:%d", &device_id) != 1)
     return td_cuda_host()->fail(error, TANDEM_INVALID_ARGUMENT, "\"%s\" is no CUDA device",
@@ -604,6 +604,20 @@ struct td_cuda_pointer td_cuda_locate(struct td_cuda_context *context, const voi
       pointer.address = device_address;
   }
   return pointer;
+}
+
+/* Part by part: the driver takes no copy that leaves a registration. */
+int32_t td_cuda_copy_host(struct td_cuda_context *context, uint64_t device, void *host, size_t size, bool out,
+                          void *stream) {
+  int32_t code = TD_CUDA_OK;
+  while (code == TD_CUDA_OK && size > 0) {
+    size_t part = td_cuda_locate(context, host, size).inside;
+    code = out ? td_cuda.copy_out(host, device, part, stream) : td_cuda.copy_in(device, host, part, stream);
+    host = (unsigned char *)host + part;
+    device += part;
+    size -= part;
+  }
+  return code;
 }
 
 void td_cuda_free(struct td_cuda_context *context, uint64_t address) {
