@@ -41,9 +41,20 @@ from tandem.errors import (  # noqa: E402
 )
 from tandem.log import LogLevel, on_log  # noqa: E402
 from tandem.options import get_option, options, set_option  # noqa: E402
+from tandem.runtime import (  # noqa: E402
+    BackendRegistry,
+    Method,
+    MethodMeta,
+    OperatorRegistry,
+    Program,
+    Runtime,
+    TensorInfo,
+    Verification,
+)
 from tandem.stats import LoadInfo, Stats, stats  # noqa: E402
 
 __all__ = [
+    "BackendRegistry",
     "BadOptionError",
     "BadProgramError",
     "DeviceError",
@@ -54,12 +65,19 @@ __all__ = [
     "InvalidStateError",
     "LoadInfo",
     "LogLevel",
+    "Method",
+    "MethodMeta",
     "MissingDataError",
     "NotFoundError",
+    "OperatorRegistry",
     "OutOfMemoryError",
+    "Program",
+    "Runtime",
     "Stats",
+    "TensorInfo",
     "UnavailableError",
     "UnsupportedError",
+    "Verification",
     "active",
     "get_option",
     "on_log",

@@ -22,7 +22,7 @@ def _print_table(record: Any) -> str:
     lines = []
     for field in dataclasses.fields(record):
         value = getattr(record, field.name)
-        text = f"{value:.3f}" if isinstance(value, float) else str(value)
+        text = f"{value:.6f}" if isinstance(value, float) else str(value)
         if isinstance(value, int) and "bytes" in field.name and value >= 1 << 20:
             text += f"  ({value / (1 << 20):.1f} MiB)"
         lines.append(f"{field.name.replace('_', ' '):<22} {text}")
