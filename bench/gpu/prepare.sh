@@ -24,7 +24,9 @@ executorch=${TANDEM_EXECUTORCH:-$(newest "$cache"/venv-demo-*/lib/python3*/site-
 arguments=(-G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo)
 [[ -n $executorch ]] && arguments+=("-DCMAKE_PREFIX_PATH=$executorch")
 cmake -S bench/gpu -B "$build" "${arguments[@]}" >"$build.log" 2>&1 || { cat "$build.log" >&2; exit 1; }
-targets=(gpu_bench tandem test_standin standin_nvinfer_lean)
+# Those of the tests that run on a real driver; run.sh says which do not.
+tests=(test_standin test_tensorrt test_tensorrt_{context,graph,scratch,cases,device})
+targets=(gpu_bench tandem standin_nvinfer_lean "${tests[@]}")
 [[ -n $executorch ]] && targets+=(tandem_cli)
 cmake --build "$build" -j "$jobs" --target "${targets[@]}" >"$build.log" 2>&1 || { tail -n 50 "$build.log" >&2; exit 1; }
 
@@ -41,7 +43,10 @@ cmake --build "$mutant/build" -j "$jobs" --target tandem >"$mutant/log" 2>&1 || 
 # ---------------------------------------------------------------- gather
 rm -rf "$carry"
 mkdir -p "$carry"/{bin,lib,mutant,plans}
-cp "$build/gpu_bench" "$(find "$build" -type f -name test_standin)" "$carry/bin/"
+cp "$build/gpu_bench" "$carry/bin/"
+for name in "${tests[@]}"; do
+  cp "$(find "$build/tandem/tests" -type f -name "$name")" "$carry/bin/"
+done
 cp -L "$build/tandem/libtandem.so.0" "$carry/lib/"
 cp -L "$mutant/build/libtandem.so.0" "$carry/mutant/"
 cp -r "$build/tandem/tests/standin" "$carry/standin"

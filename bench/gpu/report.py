@@ -76,6 +76,9 @@ def main():
     for line in open(sys.argv[1]):
         d = json.loads(line)
         print(f"\n## {d['part']}")
+        if "memcheck" in d:
+            print(f"{d['memcheck']}; tests: {d['tests']}")
+            continue
         if "measurement" not in d:
             print(f"did not end well: status {d.get('status')}")
             continue

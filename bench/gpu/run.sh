@@ -1,19 +1,20 @@
 #!/usr/bin/env bash
 # Everything of docs/measurements.md that needs a GPU, in one command on any machine with NVIDIA's driver:
 #
-#   bench/gpu/run.sh [main | two | rtx | lean | all]      (main)
+#   bench/gpu/run.sh [main | memcheck | two | rtx | lean | all]      (main)
 #
-#   main  one GPU: real lean runtime, memory, speed, streams, storm, race, field cases, memory checker; under 8 minutes
-#   two   two GPUs: the same bytes on both, and the broken variant that takes them for one
-#   rtx   real TensorRT-RTX: from build/carry-rtx1 and -rtx2, or TANDEM_TENSORRT_RTX
+#   main      one GPU: real lean runtime, memory, speed, streams, storm, race, field cases; under 8 minutes
+#   memcheck  one GPU: the TensorRT tests, stand-in engine on the real driver, under compute-sanitizer; under 8 minutes
+#   two       two GPUs: the same bytes on both, and the broken variant that takes them for one
+#   rtx       real TensorRT-RTX: from build/carry-rtx1 and -rtx2, or TANDEM_TENSORRT_RTX
 #
 # What prepare.sh gathered in build/carry is used; without that it is built here first. JSON lines, logs and a table
 # go to $OUT (build/gpu-results). Every part has its own bound in time, all together GPU_BENCH_SECONDS (470); a part
 # that fails does not stop the rest.
 # GPU_BENCH_SMALL=1 makes everything small, to try the script itself over the stand-in driver.
 set -uo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-root=$PWD carry=$PWD/build/carry out=${OUT:-$PWD/build/gpu-results}
+cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit
+carry=$PWD/build/carry out=${OUT:-$PWD/build/gpu-results}
 mkdir -p "$out"
 [[ -x $carry/bin/gpu_bench ]] || bench/gpu/prepare.sh || exit 1
 small=${GPU_BENCH_SMALL:-} budget=${GPU_BENCH_SECONDS:-470}
@@ -35,7 +36,13 @@ standin=$carry/standin/11/libnvinfer.so.11
 part() {
   local name=$1 seconds=$2 rc=0 start=$SECONDS left=$((budget - SECONDS))
   shift 2
-  ((left < seconds)) && seconds=$((left > 1 ? left : 1))
+  if ((left < 5)); then
+    failed=$((failed + 1))
+    printf '{"part":"%s","good":false,"status":"no time left"}\n' "$name" >>"$results"
+    echo "$name: NOT RUN, the $budget s (GPU_BENCH_SECONDS) are used up"
+    return
+  fi
+  ((left < seconds)) && seconds=$left
   LD_LIBRARY_PATH="${libraries:-$carry/lib}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" \
     timeout "$seconds" "$@" >"$work/$name.out" 2>"$work/$name.err" || rc=$?
   local took=$((SECONDS - start))
@@ -88,21 +95,45 @@ run_main() {
   for product in 10 11 rtx; do
     STANDIN_TEST_DRIVER=real part "standin_$product" 60 "$carry/bin/test_standin" "$product"
   done
-  if command -v compute-sanitizer >/dev/null; then
-    # memcheck NAME COMMAND: no error, and the program did what it does without the checker
-    local name
-    TANDEM_TENSORRT_LIBRARY=$standin part memcheck_check 120 compute-sanitizer --tool memcheck --error-exitcode 9 \
-      --log-file "$work/memcheck_check.txt" "$carry/bin/gpu_bench" check
-    STANDIN_TEST_DRIVER=real part memcheck_standin_11 120 compute-sanitizer --tool memcheck --error-exitcode 9 \
-      --log-file "$work/memcheck_standin_11.txt" "$carry/bin/test_standin" 11
-    for name in memcheck_check memcheck_standin_11; do
-      echo "$name: $(grep -h 'ERROR SUMMARY' "$work/$name.txt" | tail -n 1)"
-      grep -q 'ERROR SUMMARY: 0 errors' "$work/$name.txt" || failed=$((failed + 1))
-    done
-  else
-    echo "memcheck: no compute-sanitizer here"
-  fi
   run_lean
+}
+
+# memcheck NAME SECONDS COMMAND...: no error, and the program did what it does without the checker
+memcheck() {
+  local name=memcheck_$1 before=$failed summary counts
+  STANDIN_TEST_DRIVER=real TANDEM_CUDA_LIBRARY=${TANDEM_CUDA_LIBRARY:-libcuda.so.1} part "$name" "$2" \
+    compute-sanitizer --tool memcheck --error-exitcode 9 --log-file "$work/$name.txt" "${@:3}"
+  [[ -e $work/$name.err ]] || return # not run
+  summary=$(grep -hs 'ERROR SUMMARY' "$work/$name.txt" | tail -n 1 | sed 's/^=* *//')
+  # What cmocka counts, of each of a program's groups; nothing for programs without it.
+  counts=$(awk '/\[  PASSED  \]/ { passed += $4 } / SKIPPED TEST\(S\)/ { skipped += $1 } / FAILED TEST\(S\)/ { failed += $1 }
+    END { printf "%d passed, %d skipped, %d failed", passed, skipped, failed }' "$work/$name.out" "$work/$name.err")
+  echo "$name: ${summary:-NO ERROR SUMMARY}; tests: $counts"
+  printf '{"part":"%s","memcheck":"%s","tests":"%s"}\n' "$name" "${summary:-no error summary}" "$counts" >>"$results"
+  [[ $summary == 'ERROR SUMMARY: 0 errors' ]] && ((failed == before)) && return
+  ((failed > before)) || failed=$((failed + 1))
+  grep -hE '\[  (FAILED|ERROR)  *\]|\[   LINE' "$work/$name.out" "$work/$name.err" | head -n 20
+  head -n 40 "$work/$name.txt" 2>/dev/null
+}
+
+# Each program skips by name what needs the stand-in driver: faults, a memory cap, work held back, several devices,
+# counted calls. Programs that need it for everything are not here: test_tensorrt_race (the memory cap; `race` and
+# `devices` of gpu_bench do the same on a GPU), test_engine, test_standin_cuda (which is the stand-in driver's own).
+run_memcheck() {
+  local name layout
+  if ! command -v compute-sanitizer >/dev/null; then
+    echo "memcheck: no compute-sanitizer here"
+    failed=$((failed + 1))
+    return
+  fi
+  TANDEM_TENSORRT_LIBRARY=$standin memcheck check 120 "$carry/bin/gpu_bench" check
+  for layout in ${GPU_BENCH_LAYOUTS:-11}; do # of 10, 11, rtx
+    memcheck "standin_$layout" 90 "$carry/bin/test_standin" "$layout"
+    for name in context graph scratch cases device; do
+      memcheck "${name}_$layout" 120 "$carry/bin/test_tensorrt_$name" "$layout"
+    done
+    memcheck "conformance_$layout" 180 "$carry/bin/test_tensorrt" "$layout"
+  done
 }
 
 run_lean() {
@@ -153,13 +184,16 @@ results=$out/$what.jsonl
 {
   machine
   case $what in
-  main | two | rtx | lean) "run_$what" ;;
-  all) run_main && run_rtx && run_two ;;
-  *) echo "run.sh: expected main, two, rtx, lean or all"; exit 2 ;;
+  main | memcheck | two | rtx | lean) "run_$what" ;;
+  all) run_main; run_memcheck; run_rtx; run_two ;;
+  *) echo "run.sh: expected main, memcheck, two, rtx, lean or all"; exit 2 ;;
   esac
   echo "$failed parts failed"
 } 2>&1 | tee "$out/$what.log"
 failed=$(tail -n 1 "$out/$what.log" | cut -d' ' -f1)
 (cd "$work" && cat ./*.err >"$out/$what.err" 2>/dev/null)
+# What the checker wrote, and each test by name, also those that were skipped.
+rm -f "$out/$what.memcheck.txt"
+compgen -G "$work/memcheck_*" >/dev/null && tail -n +1 "$work"/memcheck_*.{txt,out,err} >"$out/$what.memcheck.txt" 2>/dev/null
 command -v python3 >/dev/null && python3 bench/gpu/report.py "$results" | tee "$out/$what.txt"
 [[ $failed == 0 ]]
