@@ -16,6 +16,7 @@
 
 enum { VENDORS_MAX = 16 };
 
+extern const struct tandem_vendor td_vendor_aotinductor;
 extern const struct tandem_vendor td_vendor_openvino;
 extern const struct tandem_vendor td_vendor_tensorrt;
 
@@ -194,6 +195,7 @@ static enum tandem_status add(const struct tandem_vendor *vendor, struct tandem_
 static void add_builtin(void) {
   add(&td_vendor_openvino, NULL);
   add(&td_vendor_tensorrt, NULL);
+  add(&td_vendor_aotinductor, NULL);
 }
 
 static void ensure_builtin(void) {

@@ -28,12 +28,8 @@ enum { AOTI_UNKNOWN = 0, AOTI_PARAMETER = 1, AOTI_BUFFER = 2, AOTI_TENSOR = 3, A
   R(create, AOTInductorModelContainerCreateWithDevice,                                                       \
     (struct aoti_container * *container, size_t runners, const char *device, const char *cubin_folder))      \
   R(destroy, AOTInductorModelContainerDelete, (struct aoti_container * container))                           \
-  /* Takes the input handles over, even when it fails later on; the outputs are the caller's. */             \
+  /* Takes the input handles over, clearing each; the outputs are the caller's. */                           \
   R(run, AOTInductorModelContainerRunSingleThreaded,                                                         \
-    (struct aoti_container * container, struct aoti_tensor * *inputs, size_t input_count,                    \
-     struct aoti_tensor * *outputs, size_t output_count, void *stream, void *proxy_executor))                \
-  /* The same, with the constant folding that a first run may need. */                                       \
-  R(run_first, AOTInductorModelContainerRun,                                                                 \
     (struct aoti_container * container, struct aoti_tensor * *inputs, size_t input_count,                    \
      struct aoti_tensor * *outputs, size_t output_count, void *stream, void *proxy_executor))                \
   R(input_count, AOTInductorModelContainerGetNumInputs, (struct aoti_container * container, size_t * count)) \
@@ -74,7 +70,7 @@ struct aoti_engine_api {
 
 /* The tensor functions that tandem itself calls. Data, sizes and strides are borrowed by the handle's
  * getters; a tensor from a blob never frees the blob. */
-#define TD_AOTI_TENSOR_CALLS(R, O)                                                                           \
+#define TD_AOTI_TENSOR_CALLS(R)                                                                              \
   R(create_tensor, aoti_torch_create_tensor_from_blob_v2,                                                    \
     (void *data, int64_t rank, const int64_t *sizes, const int64_t *strides, int64_t offset, int32_t dtype,  \
      int32_t device_type, int32_t device_index, struct aoti_tensor **tensor, int32_t layout,                 \
@@ -85,15 +81,11 @@ struct aoti_engine_api {
   R(tensor_sizes, aoti_torch_get_sizes, (struct aoti_tensor * tensor, int64_t * *sizes))                     \
   R(tensor_strides, aoti_torch_get_strides, (struct aoti_tensor * tensor, int64_t * *strides))               \
   R(tensor_dtype, aoti_torch_get_dtype, (struct aoti_tensor * tensor, int32_t * dtype))                      \
-  R(share_tensor, aoti_torch_new_tensor_handle, (struct aoti_tensor * tensor, struct aoti_tensor * *shared)) \
-  /* CUDA only. Between the two the calling thread allocates and frees device memory in the order of         \
-   * `stream`. */                                                                                            \
-  O(enter_stream, aoti_torch_create_cuda_stream_guard, (void *stream, int32_t device_index, void **guard))   \
-  O(leave_stream, aoti_torch_delete_cuda_stream_guard, (void *guard))
+  R(share_tensor, aoti_torch_new_tensor_handle, (struct aoti_tensor * tensor, struct aoti_tensor * *shared))
 
 struct aoti_tensor_api {
 #define TD_AOTI_MEMBER(member, symbol, parameters) int32_t(*member) parameters;
-  TD_AOTI_TENSOR_CALLS(TD_AOTI_MEMBER, TD_AOTI_MEMBER)
+  TD_AOTI_TENSOR_CALLS(TD_AOTI_MEMBER)
 #undef TD_AOTI_MEMBER
 };
 

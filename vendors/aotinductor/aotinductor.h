@@ -72,10 +72,11 @@ struct td_aoti_program {
   struct tandem_io *inputs, *outputs; /* owned; NULL: not told, then any dtype and rank (-1) is taken */
   size_t input_count, output_count;
   int32_t device_type;
-  char torch_version[32]; /* that compiled it; "" when not told */
-  char architecture[32];  /* processor that it was compiled for ("x86_64"); "" when not told */
-  int32_t capability;     /* compute capability x 10 that it needs at least, 0: not told */
-  void *document;         /* owned; names are in it */
+  const char *torch_version; /* that compiled it; "" when not told */
+  const char *machine;       /* processor that it was compiled for ("x86_64"); "" when not told */
+  const char *features;      /* its instruction sets that the program may use, by spaces; "" likewise */
+  int32_t capability;        /* compute capability x 10 that it needs at least, 0: not told */
+  void *document;            /* owned; text is in it */
 };
 
 /* Reads a payload of either form. `parts` as in struct tandem_payload. Errors: BAD_PROGRAM, UNSUPPORTED,
@@ -101,9 +102,34 @@ enum tandem_status td_aoti_cuda_read(const struct tandem_host *host, const void 
                                      const struct tandem_part *parts, size_t part_count,
                                      struct td_aoti_program *program, struct tandem_error *error);
 
+/* ---------------------------------------------------------------- image.c */
+
+/* A function of the vendor that an engine's library calls in place of the library's own of that name. */
+struct td_aoti_hook {
+  const char *name;
+  void *address;
+};
+/* Opens a private copy of an engine's library, its tensor functions bound to `library` or to a hook; the
+ * host's library_close closes it. Errors: UNSUPPORTED (a function is missing, another processor, the loader
+ * refuses), BAD_PROGRAM, OUT_OF_MEMORY, INTERNAL. */
+enum tandem_status td_aoti_open_image(const void *so, size_t size, void *library,
+                                      const struct td_aoti_hook *hooks, size_t hook_count, void **opened,
+                                      struct tandem_error *error);
+
 /* ---------------------------------------------------------------- engine.c */
 
 struct td_aoti_cuda; /* cuda.c: a device's context, held */
+
+/* What one call of an engine's library is watched for, on the calling thread. */
+struct td_aoti_watch {
+  struct td_aoti_constant *constants; /* NULL, or where each tensor that it creates from a blob is noted */
+  size_t count, capacity;
+  bool failed;                  /* one could not be noted */
+  bool lend;                    /* it is given tensors: they serve as the new handles that it asks for */
+  struct aoti_tensor **tensors; /* NULL, or handles of which those that it deletes become NULL */
+  size_t tensor_count;
+};
+void td_aoti_watch(struct td_aoti_watch *watch); /* NULL ends it */
 
 /* What tandem's void *engine points to: constant once built, shared by its contexts. */
 struct td_aoti_engine {
@@ -133,17 +159,26 @@ enum tandem_status td_aoti_fail(const struct td_aoti_engine *engine, enum tandem
 
 /* ---------------------------------------------------------------- state.c */
 
-/* A context's own copies of the mutable constants: one block of device memory. */
+/* A context's own copies of the mutable constants, one after the other: one block of device memory. */
 struct td_aoti_state {
-  void *memory;
-  size_t size;
+  char *memory;
 };
+enum { TD_AOTI_ALIGNMENT = 256 }; /* of constants in a block */
+/* Bytes that a constant takes in a block. */
+size_t td_aoti_room(const struct td_aoti_constant *constant);
 enum tandem_status td_aoti_state_init(const struct td_aoti_engine *engine, struct td_aoti_state *state,
                                       struct tandem_error *error);
 /* Writes the initial values again, those of the engine's own set, which no run has touched. */
 enum tandem_status td_aoti_state_clear(const struct td_aoti_engine *engine, struct td_aoti_state *state,
                                        struct tandem_error *error);
 void td_aoti_state_fini(const struct td_aoti_engine *engine, struct td_aoti_state *state);
+/* Memory of the engine's device: the host's without `cuda`. free(NULL) is fine. */
+enum tandem_status td_aoti_allocate(struct td_aoti_cuda *cuda, size_t size, void **memory,
+                                    struct tandem_error *error);
+void td_aoti_free(struct td_aoti_cuda *cuda, void *memory);
+/* Between host and device in any direction; returns when done. */
+enum tandem_status td_aoti_copy(struct td_aoti_cuda *cuda, void *to, const void *from, size_t size,
+                                struct tandem_error *error);
 
 /* ---------------------------------------------------------------- context.c */
 
@@ -151,7 +186,8 @@ struct td_aoti_context {
   const struct td_aoti_engine *engine; /* outlives the context */
   struct aoti_container *container;    /* owned; one runner, borrows the engine's weights */
   struct td_aoti_state state;
-  struct tandem_io *ios; /* owned: inputs, then outputs */
+  struct aoti_tensor **constants; /* owned, handles too: of the engine's constants or of the copies */
+  struct tandem_io *ios;          /* owned, names too: inputs, then outputs */
   size_t input_count, output_count;
   struct aoti_tensor **handles; /* owned: room for inputs, then outputs, of one run */
   bool ran;                     /* the first run, which may fold constants, is done */
@@ -177,7 +213,7 @@ void td_aoti_drop_outputs(struct td_aoti_context *self);
 struct td_aoti_result {
   const void *data; /* on the device */
   size_t size;      /* bytes */
-  int32_t rank;
+  int32_t dtype, rank;
   int64_t shape[TANDEM_MAX_RANK];
 };
 enum tandem_status td_aoti_result(struct td_aoti_context *self, size_t index, struct td_aoti_result *result,
