@@ -18,6 +18,10 @@ void tandem_python_log(void *user, enum tandem_log_level level, const char *line
 enum tandem_status tandem_python_load_begin(void *user, void **token, struct tandem_error *error);
 void tandem_python_load_end(void *user, void *token);
 }
+void tandem_gate_log(bool on);
+bool tandem_gate_hook_loads(void);
+void tandem_gate_close(void);
+void tandem_gate_forget(void);
 """
 
 # The tensors that other libraries hand over, as DLPack's dlpack.h lays them out.
@@ -69,7 +73,8 @@ def main() -> None:
     compiler, output, *headers = sys.argv[1:]
     ffi = cffi.FFI()
     ffi.cdef(read_declarations(compiler, headers) + CALLBACKS + DLPACK + TABLE_DECLARATIONS)
-    ffi.set_source("tandem._native", "#include <tandem/program.h>" + DLPACK + TABLES, py_limited_api=True)
+    source = "#include <tandem/program.h>\n#include <gate.h>\n" + DLPACK + TABLES
+    ffi.set_source("tandem._native", source, py_limited_api=True)
     ffi.emit_c_code(output)
 
 

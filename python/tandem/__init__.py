@@ -11,6 +11,7 @@ own, with the same names, that needs no torch and runs several methods at once. 
 
 from __future__ import annotations
 
+import atexit
 import os
 import warnings
 
@@ -107,6 +108,9 @@ def require(backend: str | None = None) -> None:
     if not active(backend):
         check(lib.tandem_executorch_register(error), error)
 
+
+atexit.register(lib.tandem_gate_close)
+os.register_at_fork(after_in_child=lib.tandem_gate_forget)
 
 try:
     require()

@@ -7,7 +7,6 @@ sys.unraisablehook (cffi sees to that), never into C. How much is said is option
 
 from __future__ import annotations
 
-import atexit
 import enum
 from typing import TYPE_CHECKING
 
@@ -46,10 +45,7 @@ def on_log(function: Callable[[LogLevel, str], object] | None) -> None:
     if function is not None and not callable(function):
         raise TypeError(f"on_log takes a function or None, found {type(function).__name__}")
     if function is None:
-        lib.tandem_set_log_sink(ffi.NULL, ffi.NULL)
+        lib.tandem_gate_log(False)
     _function = function
     if function is not None:
-        lib.tandem_set_log_sink(lib.tandem_python_log, ffi.NULL)
-
-
-atexit.register(on_log, None)  # no line may call into an interpreter that ends
+        lib.tandem_gate_log(True)

@@ -8,7 +8,6 @@ the begin of tandem's load hooks to their end. Thread rule: everything here may 
 
 from __future__ import annotations
 
-import atexit
 import contextvars
 import functools
 import inspect
@@ -61,7 +60,8 @@ class options:
         return cast("ffi.CData", scope[0])
 
     def __enter__(self) -> options:
-        _hook_loads()
+        if not lib.tandem_gate_hook_loads():  # programs without options() pay nothing
+            raise errors.InvalidStateError("options() is too late: the interpreter is ending")
         _active.set((*_active.get(), self))
         return self
 
@@ -94,19 +94,6 @@ class options:
 
 _active: contextvars.ContextVar[tuple[options, ...]] = contextvars.ContextVar("tandem.options", default=())
 _open: dict[ffi.CData, list[ffi.CData]] = {}  # scopes of the loads under way, by the token that C keeps for them
-
-
-@functools.cache
-def _hook_loads() -> None:
-    """Programs that use no options() pay nothing."""
-    lib.tandem_set_load_hooks(lib.tandem_python_load_begin, lib.tandem_python_load_end, ffi.NULL)
-
-
-@atexit.register
-def _unhook_loads() -> None:
-    """No load may call into an interpreter that ends."""
-    lib.tandem_set_load_hooks(ffi.NULL, ffi.NULL, ffi.NULL)
-    _hook_loads.cache_clear()
 
 
 @ffi.def_extern(name="tandem_python_load_begin", error=lib.TANDEM_INTERNAL)
