@@ -54,6 +54,9 @@ struct Plan {
   std::vector<std::string> operators;
   std::vector<std::string> externals; /* keys of tensors that a data file has to bring */
   std::vector<PlanDelegate> delegates;
+  /* When the method is one call of one delegate, on nothing but its inputs and with nothing but its outputs:
+   * the input, then the output, that each argument of the call is. Else both are empty. */
+  std::vector<size_t> direct_inputs, direct_outputs;
 };
 
 /* Where the parts of a program lie, from its first bytes (at least head_size of them, or the whole file). */

@@ -11,6 +11,10 @@
  * not registered, no earlier: registering a kernel twice ends the process, and ExecuTorch's Python extension
  * brings the same files. Errors name what is still missing.
  *
+ * A method that is one delegate of tandem's and nothing else is run past ExecuTorch, on the caller's tensors
+ * themselves: that is what lets it take device memory and a stream, and saves a copy of each tensor. What is
+ * checked, and what a caller sees, is the same.
+ *
  * Thread rule: a method's lock is held over its run and reset, a program's over filling what it caches; they
  * nest in nothing. No C++ exception leaves: each entry that may throw ends in a catch-all.
  */
@@ -604,6 +608,10 @@ struct MethodState {
   std::optional<er::Method> method;
   std::vector<struct tandem_load *> loads; /* borrowed from the delegates */
   std::mutex lock;                         /* over run and reset */
+  bool direct = false;                     /* runs are the one load's */
+  /* Of a direct run: the load's tensors, and memory of outputs that are borrowed. Guarded by lock. */
+  std::vector<struct tandem_tensor> load_inputs, load_outputs;
+  std::vector<std::unique_ptr<void, FreeMemory>> lent;
 
   const Plan &get_plan() const {
     return program->plans[plan];
@@ -786,6 +794,25 @@ enum tandem_status set_constants(MethodState *state, struct tandem_error *error)
   return TANDEM_OK;
 }
 
+/* Outputs that update an input may be no arguments of the call. */
+void prepare_direct(MethodState *state) {
+  const Plan &plan = state->get_plan();
+  const struct tandem_io *outputs;
+  size_t input_count;
+  size_t output_count;
+  if (plan.direct_outputs.empty() || state->loads.size() != 1)
+    return;
+  tandem_load_io(state->loads[0], nullptr, &input_count, &outputs, &output_count);
+  size_t kept_count = 0;
+  for (size_t i = 0; i < output_count; i++)
+    kept_count += outputs[i].updates == 0;
+  state->direct = input_count == plan.direct_inputs.size() &&
+                  (output_count == plan.direct_outputs.size() || kept_count == plan.direct_outputs.size());
+  state->load_inputs.resize(plan.direct_inputs.size());
+  state->load_outputs.resize(plan.direct_outputs.size());
+  state->lent.resize(plan.direct_outputs.size());
+}
+
 enum tandem_status create_method(const std::shared_ptr<ProgramState> &program, const char *name,
                                  const struct tandem_option *options, size_t option_count, MethodState *state,
                                  struct tandem_error *error) {
@@ -823,6 +850,8 @@ enum tandem_status create_method(const std::shared_ptr<ProgramState> &program, c
   status = place_outputs(state, *meta, error);
   if (status == TANDEM_OK)
     status = set_constants(state, error);
+  if (status == TANDEM_OK)
+    prepare_direct(state);
   return status;
 }
 
@@ -955,6 +984,110 @@ enum tandem_status take_output(MethodState *state, size_t index, const struct ta
   return TANDEM_OK;
 }
 
+struct DirectRun {
+  MethodState *state;
+  const struct tandem_run_desc *run;
+};
+
+/* Exporters write a scalar where some engines have one element of rank 1. */
+bool is_scalar(const struct tandem_io &io, const struct tandem_tensor &tensor) {
+  return io.rank == 0 && tensor.rank == 1 && tensor.shape[0] == 1;
+}
+
+/* `output` counts as the load does; the caller has the method's order, and without a resize function of its
+ * own either room or a wish to borrow. */
+enum tandem_status resize_direct(void *user, size_t output, struct tandem_tensor *tensor) {
+  auto *direct = static_cast<DirectRun *>(user);
+  MethodState *state = direct->state;
+  size_t index = state->get_plan().direct_outputs[output];
+  const struct tandem_tensor &given = direct->run->outputs[index];
+  size_t bytes;
+  if (!count_bytes(*tensor, &bytes))
+    return TANDEM_OUT_OF_MEMORY;
+  if (is_scalar(state->get_io().outputs[index], *tensor) && given.data)
+    return TANDEM_OK;
+  if (direct->run->resize)
+    return direct->run->resize(direct->run->resize_user, index, tensor);
+  if (given.data)
+    return given.size >= bytes ? TANDEM_OK : TANDEM_INVALID_ARGUMENT;
+  state->lent[output].reset(malloc(bytes > 0 ? bytes : 1));
+  tensor->data = state->lent[output].get();
+  tensor->size = bytes;
+  return tensor->data ? TANDEM_OK : TANDEM_OUT_OF_MEMORY;
+}
+
+/* Where the shape is known before the run the load need not find out. */
+enum tandem_status check_room(const struct tandem_io &io, const struct tandem_tensor &tensor,
+                              tandem_resize_fn resize, struct tandem_error *error) {
+  struct tandem_tensor real = {};
+  size_t bytes;
+  real.dtype = io.dtype;
+  real.rank = io.rank;
+  memcpy(real.shape, io.max, sizeof(real.shape));
+  if (resize || !tensor.data || memcmp(io.min, io.max, sizeof(io.min)) != 0 || !count_bytes(real, &bytes) ||
+      tensor.size >= bytes)
+    return TANDEM_OK;
+  return tandem_fail(
+      error, TANDEM_INVALID_ARGUMENT, "output \"%s\" has room for %zu bytes: its shape %s of %s needs %zu",
+      io.name, tensor.size, shape_text(real.shape, real.rank).c_str(), tandem_dtype_name(io.dtype), bytes);
+}
+
+/* The engine would read what it has written already; only an output that updates an input lies there. */
+enum tandem_status check_overlap(const MethodState &state, const struct tandem_run_desc &run,
+                                 struct tandem_error *error) {
+  const Plan &plan = state.get_plan();
+  const MethodIo &io = state.get_io();
+  const struct tandem_io *facts;
+  size_t fact_count;
+  tandem_load_io(state.loads[0], nullptr, nullptr, &facts, &fact_count);
+  for (size_t o = 0; o < plan.direct_outputs.size(); o++) {
+    const struct tandem_tensor &output = run.outputs[plan.direct_outputs[o]];
+    auto out = reinterpret_cast<uintptr_t>(output.data);
+    int32_t updates = fact_count == plan.direct_outputs.size() ? facts[o].updates : 0;
+    for (size_t i = 0; out && i < plan.direct_inputs.size(); i++) {
+      const struct tandem_tensor &input = run.inputs[plan.direct_inputs[i]];
+      auto in = reinterpret_cast<uintptr_t>(input.data);
+      if (in && static_cast<size_t>(updates) != i + 1 && out < in + input.size && in < out + output.size)
+        return tandem_fail(error, TANDEM_INVALID_ARGUMENT,
+                           "output \"%s\" overlaps input \"%s\": expected memory of its own",
+                           io.outputs[plan.direct_outputs[o]].name, io.inputs[plan.direct_inputs[i]].name);
+    }
+  }
+  return TANDEM_OK;
+}
+
+enum tandem_status run_direct(MethodState *state, const struct tandem_run_desc *run,
+                              struct tandem_error *error) {
+  const Plan &plan = state->get_plan();
+  DirectRun direct = {state, run};
+  struct tandem_run_desc desc = *run;
+  enum tandem_status status = check_overlap(*state, *run, error);
+  for (size_t i = 0; status == TANDEM_OK && i < run->output_count; i++)
+    status = check_room(state->get_io().outputs[i], run->outputs[i], run->resize, error);
+  if (status != TANDEM_OK)
+    return status;
+  for (size_t i = 0; i < plan.direct_inputs.size(); i++)
+    state->load_inputs[i] = run->inputs[plan.direct_inputs[i]];
+  for (size_t i = 0; i < plan.direct_outputs.size(); i++)
+    state->load_outputs[i] = run->outputs[plan.direct_outputs[i]];
+  desc.inputs = state->load_inputs.data();
+  desc.input_count = state->load_inputs.size();
+  desc.outputs = state->load_outputs.data();
+  desc.output_count = state->load_outputs.size();
+  desc.resize = resize_direct;
+  desc.resize_user = &direct;
+  status = tandem_load_run(state->loads[0], &desc, error);
+  for (size_t i = 0; status == TANDEM_OK && i < plan.direct_outputs.size(); i++) {
+    struct tandem_tensor *out = &run->outputs[plan.direct_outputs[i]];
+    const struct tandem_tensor &written = state->load_outputs[i];
+    bool scalar = is_scalar(state->get_io().outputs[plan.direct_outputs[i]], written);
+    *out = written;
+    out->strides = nullptr;
+    out->rank = scalar ? 0 : written.rank;
+  }
+  return status;
+}
+
 enum tandem_status run_method(MethodState *state, const struct tandem_run_desc *run,
                               struct tandem_error *error) {
   const Plan &plan = state->get_plan();
@@ -981,6 +1114,8 @@ enum tandem_status run_method(MethodState *state, const struct tandem_run_desc *
                          "output \"%s\" is not contiguous: expected no strides", io.outputs[i].name);
   }
   Turn lock(state->lock);
+  if (state->direct)
+    return run_direct(state, run, error);
   OpenDoor open;
   for (size_t i = 0; i < run->input_count; i++) {
     er::Error code = set_input(&*state->method, run->inputs[i], plan.inputs[i].position);
@@ -1182,13 +1317,18 @@ enum tandem_status tandem_method_run(struct tandem_method *method, const struct 
           return tandem_fail(error, TANDEM_INVALID_ARGUMENT,
                              "method is NULL, or run->struct_size is %zu: expected %zu",
                              run ? run->struct_size : 0, sizeof(*run));
-        if (run->stream || run->return_early || run->done)
+        if ((run->stream || run->return_early || run->done) && !method->state.direct)
           return tandem_fail(
               error, TANDEM_INVALID_ARGUMENT,
-              "stream, return_early or done is set: ExecuTorch has no asynchronous execute; use "
-              "tandem_load_run");
+              "stream, return_early or done is set: method \"%s\" is not one delegate of tandem's alone, and "
+              "ExecuTorch has no asynchronous execute",
+              method->state.get_plan().name.c_str());
         return run_method(&method->state, run, error);
       });
+}
+
+bool tandem_method_direct(const struct tandem_method *method) {
+  return method && method->state.direct;
 }
 
 enum tandem_status tandem_method_reset(struct tandem_method *method, struct tandem_error *error) {

@@ -196,6 +196,55 @@ bool read_delegate(const pte::Program *program, const pte::BackendDelegate *dele
   return true;
 }
 
+size_t find_value(const std::vector<PlanTensor> &tensors, int32_t value) {
+  size_t index = 0;
+  while (index < tensors.size() && tensors[index].value != value)
+    index++;
+  return index;
+}
+
+bool is_on_device(const pte::ExecutionPlan *source, int32_t value) {
+  const pte::Tensor *tensor =
+      source->values()->Get(static_cast<flatbuffers::uoffset_t>(value))->val_as_Tensor();
+  const pte::ExtraTensorInfo *extra = tensor ? tensor->extra_tensor_info() : nullptr;
+  return extra && extra->device_type() != pte::DeviceType_CPU;
+}
+
+/* Fills direct_inputs and direct_outputs, or leaves them empty. A tensor that the program has on a device is
+ * ExecuTorch's to place. */
+void read_direct(const pte::ExecutionPlan *source, Plan *plan) {
+  const pte::Chain *chain = count_of(source->chains()) == 1 ? source->chains()->Get(0) : nullptr;
+  const pte::Instruction *instruction =
+      chain && count_of(chain->instructions()) == 1 ? chain->instructions()->Get(0) : nullptr;
+  const pte::DelegateCall *call = instruction ? instruction->instr_args_as_DelegateCall() : nullptr;
+  if (!call || !call->args() || plan->delegates.size() != 1 || call->delegate_index() != 0 ||
+      plan->outputs.empty() || plan->outputs.size() != plan->output_count ||
+      call->args()->size() > 2 * list_limit)
+    return;
+  std::vector<size_t> inputs;
+  std::vector<size_t> outputs;
+  std::vector<bool> written(plan->outputs.size());
+  for (int32_t value : *call->args()) {
+    size_t input = find_value(plan->inputs, value);
+    size_t output = find_value(plan->outputs, value);
+    bool is_input = input < plan->inputs.size();
+    bool is_output = output < plan->outputs.size();
+    if (is_input == is_output || (is_input && !outputs.empty()) || (is_output && written[output]) ||
+        is_on_device(source, value))
+      return;
+    if (is_input) {
+      inputs.push_back(input);
+      continue;
+    }
+    written[output] = true;
+    outputs.push_back(output);
+  }
+  if (outputs.size() != plan->outputs.size())
+    return;
+  plan->direct_inputs = std::move(inputs);
+  plan->direct_outputs = std::move(outputs);
+}
+
 bool read_plan(const pte::Program *program, const pte::ExecutionPlan *source, const char *base,
                const Layout &layout, uint64_t file_size, Plan *plan, std::string *why) {
   if (!copy_name(source->name(), "a method", &plan->name, why))
@@ -225,6 +274,7 @@ bool read_plan(const pte::Program *program, const pte::ExecutionPlan *source, co
       return false;
     plan->delegates.push_back(std::move(delegate));
   }
+  read_direct(source, plan);
   return true;
 }
 

@@ -91,6 +91,11 @@ TANDEM_API enum tandem_status tandem_method_create(struct tandem_program *progra
                                                    struct tandem_method **method, struct tandem_error *error);
 TANDEM_API void tandem_method_destroy(struct tandem_method *method);
 
+/* True when the method is one delegate of tandem's and nothing else. Its runs are then runs of that load:
+ * stream, return_early and done are as for tandem_load_run, tensors may be in the device's memory, and are
+ * bound themselves where another method copies. */
+TANDEM_API bool tandem_method_direct(const struct tandem_method *method);
+
 /* Runs the method with the caller's tensors: inputs are read in place. Outputs: data, size and dtype are
  * read, rank and shape written, the result is copied to data; with data NULL and no resize function the
  * output is borrowed from the method until its next run: set data to NULL again before it. Blocks while

@@ -381,27 +381,54 @@ static void wrong_tensors_are_refused_by_name(void **state) {
   tandem_program_destroy(program);
 }
 
-static void a_method_runs_on_no_stream(void **state) {
+/* DemoBackend has no streams: the load says so of a method that is one of its delegates alone. */
+static void only_a_method_that_is_one_delegate_takes_a_stream(void **state) {
+  (void)state;
+  const struct {
+    const char *name, *expected;
+    bool direct;
+  } cases[] = {{"demo_affine.pte", "demo", true}, {"demo_mixed.pte", "is not one delegate", false}};
+  for (size_t c = 0; c < 2; c++) {
+    struct tandem_program *program = open_program(cases[c].name, NULL);
+    struct tandem_method *method = open_method(program, "forward");
+    assert_int_equal(tandem_method_direct(method), cases[c].direct);
+    float in[8], out[8];
+    void *event = NULL;
+    fill(in, 8);
+    struct tandem_tensor x = tensor_of(in, 2, 2, 4), y = tensor_of(out, 2, 2, 4);
+    const struct tandem_run_desc good = {
+        .struct_size = sizeof(good), .inputs = &x, .input_count = 1, .outputs = &y, .output_count = 1};
+    int before = demo.runs;
+    for (int i = 0; i < (cases[c].direct ? 2 : 3); i++) {
+      struct tandem_run_desc run = good;
+      run.stream = i == 0 ? &event : NULL;
+      run.return_early = i == 1;
+      run.done = i == 2 ? &event : NULL;
+      assert_int_equal(tandem_method_run(method, &run, &error), TANDEM_INVALID_ARGUMENT);
+      assert_non_null(strstr(error.message, cases[c].expected));
+    }
+    assert_int_equal(demo.runs, before);
+    assert_int_equal(tandem_method_run(method, &good, &error), TANDEM_OK);
+    tandem_method_destroy(method);
+    tandem_program_destroy(program);
+  }
+  assert_false(tandem_method_direct(NULL));
+}
+
+/* A run past ExecuTorch would read what it has written; one through it copies. */
+static void an_output_in_the_memory_of_an_input_is_refused(void **state) {
   (void)state;
   struct tandem_program *program = open_program("demo_affine.pte", NULL);
   struct tandem_method *method = open_method(program, "forward");
-  float in[8], out[8];
-  void *event = NULL;
-  fill(in, 8);
-  struct tandem_tensor x = tensor_of(in, 2, 2, 4), y = tensor_of(out, 2, 2, 4);
-  const struct tandem_run_desc good = {
-      .struct_size = sizeof(good), .inputs = &x, .input_count = 1, .outputs = &y, .output_count = 1};
-  int before = demo.runs;
-  for (int i = 0; i < 3; i++) {
-    struct tandem_run_desc run = good;
-    run.stream = i == 0 ? &event : NULL;
-    run.return_early = i == 1;
-    run.done = i == 2 ? &event : NULL;
-    assert_int_equal(tandem_method_run(method, &run, &error), TANDEM_INVALID_ARGUMENT);
-    assert_non_null(strstr(error.message, "tandem_load_run"));
+  float memory[16];
+  fill(memory, 16);
+  for (int shift = 0; shift <= 8; shift += 4) {
+    struct tandem_tensor x = tensor_of(memory + shift, 2, 2, 4), y = tensor_of(memory + 4, 2, 2, 4);
+    assert_int_equal(run_once(method, &x, &y), TANDEM_INVALID_ARGUMENT);
+    assert_non_null(strstr(error.message, "output \"output0\" overlaps input \"input0\""));
   }
-  assert_int_equal(demo.runs, before);
-  assert_int_equal(tandem_method_run(method, &good, &error), TANDEM_OK);
+  struct tandem_tensor x = tensor_of(memory, 2, 2, 4), y = tensor_of(memory + 8, 2, 2, 4);
+  assert_int_equal(run_once(method, &x, &y), TANDEM_OK);
   tandem_method_destroy(method);
   tandem_program_destroy(program);
 }
@@ -735,7 +762,8 @@ int main(void) {
       cmocka_unit_test(an_output_without_memory_is_borrowed),
       cmocka_unit_test(a_resize_function_gives_the_memory),
       cmocka_unit_test(wrong_tensors_are_refused_by_name),
-      cmocka_unit_test(a_method_runs_on_no_stream),
+      cmocka_unit_test(only_a_method_that_is_one_delegate_takes_a_stream),
+      cmocka_unit_test(an_output_in_the_memory_of_an_input_is_refused),
       cmocka_unit_test(an_input_that_is_no_tensor_keeps_its_value),
       cmocka_unit_test(outputs_without_planned_memory_run),
       cmocka_unit_test(parts_without_a_delegate_run_on_the_wheels_kernels),
