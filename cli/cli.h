@@ -170,6 +170,26 @@ enum tandem_status td_vendor_lookup(const char *name, struct tandem_vendor_info 
 
 /* ---------------------------------------------------------------- policy.c */
 
+/* What the command uses of OpenVINO's own C interface; its types are opaque here. */
+struct td_openvino {
+  int (*core_create)(void **core);
+  void (*core_free)(void *core);
+  int (*read_model)(const void *core, const char *model, const char *weights, void **result);
+  void (*model_free)(void *model);
+  int (*compile_model)(const void *core, const void *model, const char *device, size_t property_count,
+                       void **compiled, ...);
+  int (*import_model)(const void *core, const char *content, size_t size, const char *device,
+                      void **compiled);
+  void (*compiled_free)(void *compiled);
+  int (*export_model)(const void *compiled, const char *path);
+  int (*create_request)(const void *compiled, void **request);
+  void (*request_free)(void *request);
+  int (*infer)(void *request);
+  const char *(*last_message)(void);
+};
+/* The library at `path`, open for the rest of the process. Errors: UNAVAILABLE. */
+enum tandem_status td_openvino_open(const char *path, struct td_openvino *api, struct tandem_error *error);
+
 enum { TD_POLICY_MIN_MIB = 4, TD_POLICY_MAX_MIB = 16384 };
 /* Makes the model in `directory` and writes what OpenVINO exports of it to `blob`. `library`: libopenvino_c.
  */

@@ -7,51 +7,12 @@
  */
 #include "cli.h"
 
-#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 
-struct openvino {
-  int (*core_create)(void **core);
-  void (*core_free)(void *core);
-  int (*import_model)(const void *core, const char *content, size_t size, const char *device,
-                      void **compiled);
-  void (*compiled_free)(void *compiled);
-  int (*create_request)(const void *compiled, void **request);
-  void (*request_free)(void *request);
-  int (*infer)(void *request);
-  const char *(*last_message)(void);
-};
-
-static bool open_openvino(const char *path, struct openvino *api) {
-  const struct {
-    const char *name;
-    void *slot;
-  } symbols[] = {
-      {"ov_core_create", &api->core_create},
-      {"ov_core_free", &api->core_free},
-      {"ov_core_import_model", &api->import_model},
-      {"ov_compiled_model_free", &api->compiled_free},
-      {"ov_compiled_model_create_infer_request", &api->create_request},
-      {"ov_infer_request_free", &api->request_free},
-      {"ov_infer_request_infer", &api->infer},
-      {"ov_get_last_err_msg", &api->last_message},
-  };
-  void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-  for (size_t i = 0; i < sizeof symbols / sizeof symbols[0]; i++) {
-    void *address = library ? dlsym(library, symbols[i].name) : NULL;
-    if (!address) {
-      td_complain("_constant: cannot use %s: %s", path, dlerror());
-      return false;
-    }
-    memcpy(symbols[i].slot, &address, sizeof address);
-  }
-  return true;
-}
-
 int td_constant_command(int count, char **arguments) {
   enum { REQUESTS_MAX = 64 };
-  struct openvino api = {0};
+  struct td_openvino api = {0};
   struct tandem_program *program = NULL;
   struct tandem_error error = {0};
   void *core = NULL, *compiled = NULL, *requests[REQUESTS_MAX] = {NULL};
@@ -77,8 +38,10 @@ int td_constant_command(int count, char **arguments) {
   }
 
   int64_t base = td_memory_private();
-  if (!open_openvino(arguments[0], &api))
+  if (td_openvino_open(arguments[0], &api, &error) != TANDEM_OK) {
+    td_complain("_constant: %s", error.message);
     goto done;
+  }
   code = api.core_create(&core);
   if (code == 0)
     code = api.import_model(core, delegates[0].payload, delegates[0].payload_size, "CPU", &compiled);

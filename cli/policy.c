@@ -339,20 +339,7 @@ done:;
 
 /* ---------------------------------------------------------------- OpenVINO */
 
-/* The part of OpenVINO's C interface that an export needs; its types are opaque here. */
-struct openvino {
-  int (*core_create)(void **core);
-  void (*core_free)(void *core);
-  int (*read_model)(const void *core, const char *model, const char *weights, void **result);
-  void (*model_free)(void *model);
-  int (*compile_model)(const void *core, const void *model, const char *device, size_t property_count,
-                       void **compiled, ...);
-  void (*compiled_free)(void *compiled);
-  int (*export_model)(const void *compiled, const char *path);
-  const char *(*last_message)(void);
-};
-
-static enum tandem_status open_openvino(const char *path, struct openvino *api, struct tandem_error *error) {
+enum tandem_status td_openvino_open(const char *path, struct td_openvino *api, struct tandem_error *error) {
   const struct {
     const char *name;
     void *slot;
@@ -362,8 +349,12 @@ static enum tandem_status open_openvino(const char *path, struct openvino *api, 
       {"ov_core_read_model", &api->read_model},
       {"ov_model_free", &api->model_free},
       {"ov_core_compile_model", &api->compile_model},
+      {"ov_core_import_model", &api->import_model},
       {"ov_compiled_model_free", &api->compiled_free},
       {"ov_compiled_model_export_model", &api->export_model},
+      {"ov_compiled_model_create_infer_request", &api->create_request},
+      {"ov_infer_request_free", &api->request_free},
+      {"ov_infer_request_infer", &api->infer},
       {"ov_get_last_err_msg", &api->last_message},
   };
   void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
@@ -382,11 +373,11 @@ static enum tandem_status open_openvino(const char *path, struct openvino *api, 
 enum tandem_status td_policy_export(const char *library, const char *directory, uint64_t size_mib,
                                     const char *blob, struct tandem_error *error) {
   char xml[4096], bin[4096];
-  struct openvino api = {0};
+  struct td_openvino api = {0};
   void *core = NULL, *model = NULL, *compiled = NULL;
   snprintf(xml, sizeof xml, "%s/policy.xml", directory);
   snprintf(bin, sizeof bin, "%s/policy.bin", directory);
-  enum tandem_status status = open_openvino(library, &api, error);
+  enum tandem_status status = td_openvino_open(library, &api, error);
   if (status == TANDEM_OK)
     status = write_model(xml, bin, size_mib, error);
   if (status != TANDEM_OK)

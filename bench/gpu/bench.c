@@ -188,23 +188,29 @@ struct bytes wrap_model(const struct model *model, int device) {
   return bytes;
 }
 
-struct tandem_load *load_payload(const struct bytes *payload, ...) {
+enum tandem_status load_with(const struct bytes *payload, struct tandem_load **load,
+                             struct tandem_error *error, va_list pairs) {
   struct tandem_option options[8];
-  struct tandem_error error = {0};
-  struct tandem_load *load;
   size_t count = 0;
-  va_list pairs;
-  va_start(pairs, payload);
   for (const char *key; count < 8 && (key = va_arg(pairs, const char *)) != NULL;)
     options[count++] = (struct tandem_option){key, va_arg(pairs, const char *)};
-  va_end(pairs);
   const struct tandem_load_desc desc = {.struct_size = sizeof desc,
                                         .backend = "TensorRTBackend",
                                         .payload = payload->data,
                                         .payload_size = payload->size,
                                         .options = options,
                                         .option_count = count};
-  must(tandem_load_create(&desc, &load, &error) == TANDEM_OK, "%s", error.message);
+  return tandem_load_create(&desc, load, error);
+}
+
+struct tandem_load *load_payload(const struct bytes *payload, ...) {
+  struct tandem_error error = {0};
+  struct tandem_load *load;
+  va_list pairs;
+  va_start(pairs, payload);
+  enum tandem_status status = load_with(payload, &load, &error, pairs);
+  va_end(pairs);
+  must(status == TANDEM_OK, "%s", error.message);
   return load;
 }
 

@@ -14,6 +14,7 @@
 #include <tandem/tandem.h>
 
 #include <cjson/cJSON.h>
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -77,7 +78,10 @@ struct bytes {
 };
 struct bytes wrap_model(const struct model *model, int device);
 
-/* Options are pairs of keys and values up to a NULL. Stops on failure. */
+/* Options are pairs of keys and values up to a NULL. */
+enum tandem_status load_with(const struct bytes *payload, struct tandem_load **load,
+                             struct tandem_error *error, va_list pairs);
+/* The same; stops on failure. */
 struct tandem_load *load_payload(const struct bytes *payload, ...) __attribute__((sentinel));
 struct tandem_load_info info_of(const struct tandem_load *load);
 struct tandem_stats stats_now(void);

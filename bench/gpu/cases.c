@@ -43,22 +43,12 @@ static struct bytes wrap_mlp(const struct standin_mlp *mlp) {
 
 /* The status; the message says `words`. */
 static enum tandem_status fail_load(const struct bytes *payload, const char *words, ...) {
-  struct tandem_option options[4];
   struct tandem_error error = {0};
   struct tandem_load *load;
-  size_t count = 0;
   va_list pairs;
   va_start(pairs, words);
-  for (const char *key; count < 4 && (key = va_arg(pairs, const char *)) != NULL;)
-    options[count++] = (struct tandem_option){key, va_arg(pairs, const char *)};
+  enum tandem_status status = load_with(payload, &load, &error, pairs);
   va_end(pairs);
-  const struct tandem_load_desc desc = {.struct_size = sizeof desc,
-                                        .backend = "TensorRTBackend",
-                                        .payload = payload->data,
-                                        .payload_size = payload->size,
-                                        .options = options,
-                                        .option_count = count};
-  enum tandem_status status = tandem_load_create(&desc, &load, &error);
   must(status != TANDEM_OK && !load, "a load was made that has to fail with '%s'", words);
   must(strstr(error.message, words), "expected '%s' in: %s", words, error.message);
   return status;
