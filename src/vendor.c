@@ -17,6 +17,7 @@
 enum { VENDORS_MAX = 16 };
 
 extern const struct tandem_vendor td_vendor_aotinductor;
+extern const struct tandem_vendor td_vendor_aotinductor_cuda;
 extern const struct tandem_vendor td_vendor_openvino;
 extern const struct tandem_vendor td_vendor_tensorrt;
 
@@ -196,6 +197,7 @@ static void add_builtin(void) {
   add(&td_vendor_openvino, NULL);
   add(&td_vendor_tensorrt, NULL);
   add(&td_vendor_aotinductor, NULL);
+  add(&td_vendor_aotinductor_cuda, NULL);
 }
 
 static void ensure_builtin(void) {

@@ -1,4 +1,4 @@
-/* What backend.cc, program.cc and schema.cc share. Nothing here is exported.
+/* What backend.cc, device.cc, program.cc and schema.cc share. Nothing here is exported.
  *
  * A *door* is open on a thread while the C door (program.cc) loads or runs a method there: the delegate then
  * hands its loads and its error up through it, and writes no line of its own. */
@@ -26,6 +26,11 @@ struct Door {
 /* The calling thread's door, NULL when the call came from another host. */
 Door *current_door();
 void set_current_door(Door *door);
+
+/* ---------------------------------------------------------------- device.cc */
+
+/* From here on programs may plan memory on CUDA devices, unless another library saw to that already. */
+void register_device_memory();
 
 /* ---------------------------------------------------------------- schema.cc */
 

@@ -546,7 +546,9 @@ void set_current_door(Door *door) {
 
 } // namespace tandem
 
-enum tandem_status tandem_executorch_register(struct tandem_error *error) {
+namespace {
+
+enum tandem_status register_all(struct tandem_error *error) {
   static bool warned;
   enum tandem_status status = TANDEM_OK;
   struct tandem_error first = {};
@@ -574,6 +576,13 @@ enum tandem_status tandem_executorch_register(struct tandem_error *error) {
   return status;
 }
 
+} // namespace
+
+enum tandem_status tandem_executorch_register(struct tandem_error *error) {
+  tandem::register_device_memory();
+  return register_all(error);
+}
+
 bool tandem_executorch_active(const char *backend) {
   if (!backend)
     return false;
@@ -586,5 +595,7 @@ bool tandem_executorch_active(const char *backend) {
 }
 
 namespace {
-[[maybe_unused]] const enum tandem_status registered = tandem_executorch_register(nullptr);
-}
+/* Only inside Python is device memory offered unasked: device.cc tells why. */
+[[maybe_unused]] const enum tandem_status registered =
+    tandem::python_runs() ? tandem_executorch_register(nullptr) : register_all(nullptr);
+} // namespace

@@ -28,6 +28,8 @@
 #include <executorch/extension/named_data_map/merged_data_map.h>
 #include <executorch/runtime/backend/backend_options_map.h>
 #include <executorch/runtime/backend/interface.h>
+#include <executorch/runtime/core/device_allocator.h>
+#include <executorch/runtime/core/device_memory_buffer.h>
 #include <executorch/runtime/executor/program.h>
 #include <executorch/runtime/kernel/operator_registry.h>
 #include <executorch/runtime/platform/platform.h>
@@ -602,13 +604,15 @@ struct MethodState {
   er::LoadBackendOptionsMap option_map;
   ex::MallocMemoryAllocator method_memory, temporary_memory;
   std::vector<std::unique_ptr<void, FreeMemory>> buffers; /* planned memory, and outputs that have none */
+  std::vector<er::DeviceMemoryBuffer> device_buffers;     /* planned memory on a device */
   std::vector<er::Span<uint8_t>> spans;
   std::optional<er::HierarchicalAllocator> planned;
   std::optional<er::MemoryManager> manager;
   std::optional<er::Method> method;
-  std::vector<struct tandem_load *> loads; /* borrowed from the delegates */
-  std::mutex lock;                         /* over run and reset */
-  bool direct = false;                     /* runs are the one load's */
+  std::vector<struct tandem_load *> loads;        /* borrowed from the delegates */
+  std::vector<std::vector<uint8_t>> host_outputs; /* of outputs on a device; guarded by lock */
+  std::mutex lock;                                /* over run and reset */
+  bool direct = false;                            /* runs are the one load's */
   /* Of a direct run: the load's tensors, and memory of outputs that are borrowed. Guarded by lock. */
   std::vector<struct tandem_tensor> load_inputs, load_outputs;
   std::vector<std::unique_ptr<void, FreeMemory>> lent;
@@ -635,6 +639,20 @@ uint8_t *allocate_planned(MethodState *state, size_t size) {
          (planned_alignment - address % planned_alignment) % planned_alignment;
 }
 
+enum tandem_status plan_on_device(MethodState *state, size_t size, const er::etensor::Device &device,
+                                  struct tandem_error *error) {
+  const char *name = state->get_plan().name.c_str();
+  OpenDoor open;
+  tandem::register_device_memory();
+  auto memory = er::DeviceMemoryBuffer::create(size, device.type(), device.index());
+  if (!memory.ok())
+    return explain(open.door, memory.error(), to_status(memory.error()), "device memory of method", name,
+                   error);
+  state->device_buffers.push_back(std::move(*memory));
+  state->spans.push_back(state->device_buffers.back().as_span());
+  return TANDEM_OK;
+}
+
 enum tandem_status plan_memory(MethodState *state, const er::MethodMeta &meta, struct tandem_error *error) {
   const char *name = state->get_plan().name.c_str();
   for (size_t i = 0; i < meta.num_memory_planned_buffers(); i++) {
@@ -643,11 +661,12 @@ enum tandem_status plan_memory(MethodState *state, const er::MethodMeta &meta, s
     if (!size.ok() || *size < 0 || !device.ok())
       return tandem_fail(error, TANDEM_BAD_PROGRAM, "method \"%s\": planned buffer %zu has no valid size",
                          name, i);
-    if (!device->is_cpu())
-      return tandem_fail(
-          error, TANDEM_UNSUPPORTED,
-          "method \"%s\": planned buffer %zu is in device memory: export with planned memory on the CPU",
-          name, i);
+    if (!device->is_cpu()) {
+      enum tandem_status status = plan_on_device(state, static_cast<size_t>(*size), *device, error);
+      if (status != TANDEM_OK)
+        return status;
+      continue;
+    }
     uint8_t *memory = allocate_planned(state, static_cast<size_t>(*size));
     if (!memory)
       return tandem_fail(error, TANDEM_OUT_OF_MEMORY,
@@ -847,6 +866,7 @@ enum tandem_status create_method(const std::shared_ptr<ProgramState> &program, c
     return explain(open.door, method.error(), to_status(method.error()), "method", name, error);
   state->method.emplace(std::move(*method));
   state->loads = std::move(open.door.loads);
+  state->host_outputs.resize(plan.outputs.size());
   status = place_outputs(state, *meta, error);
   if (status == TANDEM_OK)
     status = set_constants(state, error);
@@ -926,6 +946,15 @@ enum tandem_status check_input(const struct tandem_io &io, const struct tandem_t
   return TANDEM_OK;
 }
 
+/* The bytes of a tensor that the program has on a device, or whose memory a caller gave; either side may be
+ * host memory. */
+er::Error copy_device(const er::etensor::Device &device, void *to, const void *from, size_t size) {
+  er::DeviceAllocator *allocator = er::get_device_allocator(device.type());
+  return allocator ? allocator->copy_device_to_host(to, from, size, device.index()) : er::Error::NotFound;
+}
+
+/* ExecuTorch copies an input into planned memory as if all memory were the host's. Without an address it
+ * copies nothing, so an input that is planned on a device is set that way and copied here. */
 er::Error set_input(er::Method *method, const struct tandem_tensor &tensor, size_t position) {
   using executorch::aten::TensorImpl;
   static char nothing[16]; /* ExecuTorch wants an address for no elements too */
@@ -940,9 +969,18 @@ er::Error set_input(er::Method *method, const struct tandem_tensor &tensor, size
     if (__builtin_mul_overflow(stride, sizes[d], &stride))
       stride = 0;
   }
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+  const executorch::aten::Tensor &planned = method->get_input(position).toTensor();
+#pragma GCC diagnostic pop
+  bool on_device = !planned.device().is_cpu() && planned.const_data_ptr();
+  void *data = tensor.data ? tensor.data : nothing;
   TensorImpl impl(static_cast<executorch::aten::ScalarType>(tensor.dtype), tensor.rank, sizes,
-                  tensor.data ? tensor.data : nothing, order, strides);
-  return method->set_input(er::EValue(executorch::aten::Tensor(&impl)), position);
+                  on_device ? nullptr : data, order, strides);
+  er::Error code = method->set_input(er::EValue(executorch::aten::Tensor(&impl)), position);
+  if (code == er::Error::Ok && on_device)
+    code = copy_device(planned.device(), planned.mutable_data_ptr(), data, planned.nbytes());
+  return code;
 }
 
 enum tandem_status take_output(MethodState *state, size_t index, const struct tandem_run_desc *run,
@@ -973,12 +1011,23 @@ enum tandem_status take_output(MethodState *state, size_t index, const struct ta
   if (!out->data && !run->resize) {
     out->data = const_cast<void *>(tensor.const_data_ptr());
     out->size = bytes;
-    return TANDEM_OK;
+    if (tensor.device().is_cpu() || bytes == 0)
+      return TANDEM_OK;
+    /* What the caller borrows is host memory, also of an output that the program leaves on a device. */
+    std::vector<uint8_t> &host = state->host_outputs[index];
+    host.resize(bytes);
+    out->data = host.data();
   }
   if (out->size < bytes || (bytes > 0 && !out->data))
     return tandem_fail(
         error, TANDEM_INVALID_ARGUMENT, "output \"%s\" has room for %zu bytes: its shape %s of %s needs %zu",
         io.name, out->size, shape_text(real.shape, real.rank).c_str(), tandem_dtype_name(io.dtype), bytes);
+  if (bytes > 0 && !tensor.device().is_cpu()) {
+    OpenDoor open;
+    er::Error code = copy_device(tensor.device(), out->data, tensor.const_data_ptr(), bytes);
+    return code == er::Error::Ok ? TANDEM_OK
+                                 : explain(open.door, code, to_status(code), "output", io.name, error);
+  }
   if (bytes > 0)
     memcpy(out->data, tensor.const_data_ptr(), bytes);
   return TANDEM_OK;

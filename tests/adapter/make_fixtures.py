@@ -19,6 +19,7 @@ from executorch.exir.backend.partitioner import DelegationSpec, Partitioner, Par
 from executorch.exir.backend.utils import tag_constant_data
 from executorch.exir.dialects._ops import ops
 from executorch.exir.passes import MemoryPlanningPass
+from executorch.exir.passes.propagate_device_config import PropagateDeviceConfig
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
@@ -171,6 +172,15 @@ def main():
     write(folder, "demo_count", lower(Times(), (x, 5), demo).to_executorch())
     write(folder, "demo_named", lower(Affine(), (x,), [DemoPartitioner([CompileSpec("key", b"affine")])]).to_executorch())
     write_named(folder / "demo_named.ptd", NAMED)
+    # As programs for CudaBackend are: copies to and from the device, and memory that is planned there.
+    device = [DemoPartitioner([CompileSpec("target_device", b"cuda:0")])]
+    write(folder, "demo_device", lower(Affine(), (x,), device, dynamic_shapes=({0: rows},)).to_executorch())
+    stays = ExecutorchBackendConfig(
+        propagate_device_config=PropagateDeviceConfig(
+            skip_h2d_for_method_inputs=True, skip_d2h_for_method_outputs=True
+        )
+    )
+    write(folder, "demo_device_io", lower(Affine(), (x,), device).to_executorch(stays))
     image = torch.zeros(1, 2, 3, 4).to(memory_format=torch.channels_last)
     write(folder, "demo_channels", lower(Affine(), (image,), demo).to_executorch())
     write(folder, "linear", lower(Linear(), (x,), []).to_executorch())
