@@ -12,6 +12,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/tandem
 build=build/gpu carry=build/carry jobs=${TANDEM_JOBS:-$(nproc)}
 say() { echo "prepare: $*" >&2; }
+mkdir -p build
 
 # newest PATTERN...: the newest path that there is, or nothing
 newest() { ls -td "$@" 2>/dev/null | head -n 1; }
