@@ -32,7 +32,7 @@ from tandem.options import _spell
 from tandem.stats import LoadInfo, load_info
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from typing_extensions import Self
 
@@ -210,7 +210,8 @@ class Method(_Owner):
         Errors: InvalidArgumentError (the tensor is named), InvalidStateError (closed), DeviceLostError (after a
         fork), and what the engine's run failed with. An error leaves the method usable.
         """
-        self._use()
+        if self._born != _forks:  # before the lock, which a thread of the parent may hold for ever
+            self._use()
         slots, output_slots = self._inputs, self._outputs
         if len(inputs) != len(slots):
             raise errors.InvalidArgumentError(
@@ -223,7 +224,7 @@ class Method(_Owner):
             raise errors.InvalidArgumentError(f"out has {len(out)} items: {self._what} has {len(output_slots)} outputs")
         keep: list[object] = []
         with self._lock:
-            handle = self._use()
+            handle = self._handle or self._use()
             for slot, value in zip(slots, inputs):
                 slot.bind(value, keep)
             arrays = [slot.bind(target, keep) for slot, target in zip(output_slots, out)]
@@ -249,7 +250,8 @@ class Method(_Owner):
     @property
     def info(self) -> list[LoadInfo]:
         """What tandem did for each of the method's delegates that it serves: shared or not, with how many, seconds."""
-        handle, loads = self._use(), []
+        handle = self._use()
+        loads: list[LoadInfo] = []
         while load := lib.tandem_method_load(handle, len(loads)):
             loads.append(load_info(load))
         return loads

@@ -9,7 +9,9 @@ transpose, a negative or zero stride, another byte order) is copied here, so it 
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Any
+import functools
+import sys
+from typing import TYPE_CHECKING, Any, cast
 
 import ml_dtypes
 import numpy as np
@@ -125,6 +127,13 @@ def view_capsule(tensor: ffi.CData, what: str) -> Array:
     return np.ndarray(shape, dtype, memory, -below * dtype.itemsize, in_bytes)
 
 
+@functools.cache
+def _plain_types(torch: Any) -> frozenset[Any]:
+    """torch's types that NumPy has too."""
+    names = (name for name in _BY_NAME if not name.startswith(("bfloat", "float8")))
+    return frozenset(getattr(torch, name) for name in names if hasattr(torch, name))
+
+
 def _describe(value: object) -> str:
     kind = type(value)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
@@ -186,6 +195,12 @@ class Input(Slot):
         return array
 
     def _find_array(self, value: Any, keep: list[object]) -> Array:
+        torch = sys.modules.get("torch")
+        if torch is not None and type(value) is torch.Tensor and value.is_cpu and value.dtype in _plain_types(torch):
+            try:
+                return cast("Array", value.numpy())  # a third of what DLPack costs
+            except RuntimeError:
+                pass  # DLPack tells why
         if isinstance(value, (np.ndarray, np.generic)):
             if isinstance(value, np.ma.MaskedArray):
                 raise errors.InvalidArgumentError(f"{self.what} is a masked array, whose mask would be lost: fill it")
