@@ -203,21 +203,38 @@ size_t find_value(const std::vector<PlanTensor> &tensors, int32_t value) {
   return index;
 }
 
-bool is_on_device(const pte::ExecutionPlan *source, int32_t value) {
-  const pte::Tensor *tensor =
-      source->values()->Get(static_cast<flatbuffers::uoffset_t>(value))->val_as_Tensor();
-  const pte::ExtraTensorInfo *extra = tensor ? tensor->extra_tensor_info() : nullptr;
-  return extra && extra->device_type() != pte::DeviceType_CPU;
+/* The source and the target of a copy between host and device ("_h2d_copy", "_d2h_copy"). */
+bool read_copy(const pte::ExecutionPlan *source, const pte::Instruction *instruction, const char *name,
+               int32_t *from, int32_t *to) {
+  const pte::KernelCall *call = instruction ? instruction->instr_args_as_KernelCall() : nullptr;
+  if (!call || !call->args() || call->args()->size() < 2 || call->op_index() < 0 ||
+      static_cast<size_t>(call->op_index()) >= count_of(source->operators()))
+    return false;
+  const pte::Operator *op = source->operators()->Get(static_cast<flatbuffers::uoffset_t>(call->op_index()));
+  *from = call->args()->Get(0);
+  *to = call->args()->Get(1);
+  return op && op->name() && copy_text(op->name()) == std::string("et_copy::") + name;
 }
 
-/* Fills direct_inputs and direct_outputs, or leaves them empty. A tensor that the program has on a device is
- * ExecuTorch's to place. */
+/* Fills direct_inputs and direct_outputs, or leaves them empty. Copies between the method's own tensors and a
+ * device are left out: the load takes the caller's tensors wherever they are. */
 void read_direct(const pte::ExecutionPlan *source, Plan *plan) {
   const pte::Chain *chain = count_of(source->chains()) == 1 ? source->chains()->Get(0) : nullptr;
-  const pte::Instruction *instruction =
-      chain && count_of(chain->instructions()) == 1 ? chain->instructions()->Get(0) : nullptr;
+  size_t count = chain ? count_of(chain->instructions()) : 0;
+  auto at = [chain](size_t i) { return chain->instructions()->Get(static_cast<flatbuffers::uoffset_t>(i)); };
+  std::vector<std::pair<int32_t, int32_t>> copies; /* what the call has, and what the method has for it */
+  int32_t from;
+  int32_t to;
+  size_t next = 0;
+  if (count > 2 * list_limit)
+    return;
+  for (; next < count && read_copy(source, at(next), "_h2d_copy", &from, &to); next++)
+    copies.emplace_back(to, from);
+  const pte::Instruction *instruction = next < count ? at(next++) : nullptr;
   const pte::DelegateCall *call = instruction ? instruction->instr_args_as_DelegateCall() : nullptr;
-  if (!call || !call->args() || plan->delegates.size() != 1 || call->delegate_index() != 0 ||
+  for (; next < count && read_copy(source, at(next), "_d2h_copy", &from, &to); next++)
+    copies.emplace_back(from, to);
+  if (!call || next != count || !call->args() || plan->delegates.size() != 1 || call->delegate_index() != 0 ||
       plan->outputs.empty() || plan->outputs.size() != plan->output_count ||
       call->args()->size() > 2 * list_limit)
     return;
@@ -225,12 +242,16 @@ void read_direct(const pte::ExecutionPlan *source, Plan *plan) {
   std::vector<size_t> outputs;
   std::vector<bool> written(plan->outputs.size());
   for (int32_t value : *call->args()) {
+    for (const auto &copy : copies)
+      if (copy.first == value) {
+        value = copy.second;
+        break;
+      }
     size_t input = find_value(plan->inputs, value);
     size_t output = find_value(plan->outputs, value);
     bool is_input = input < plan->inputs.size();
     bool is_output = output < plan->outputs.size();
-    if (is_input == is_output || (is_input && !outputs.empty()) || (is_output && written[output]) ||
-        is_on_device(source, value))
+    if (is_input == is_output || (is_input && !outputs.empty()) || (is_output && written[output]))
       return;
     if (is_input) {
       inputs.push_back(input);

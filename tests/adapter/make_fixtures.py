@@ -175,12 +175,13 @@ def main():
     # As programs for CudaBackend are: copies to and from the device, and memory that is planned there.
     device = [DemoPartitioner([CompileSpec("target_device", b"cuda:0")])]
     write(folder, "demo_device", lower(Affine(), (x,), device, dynamic_shapes=({0: rows},)).to_executorch())
+    write(folder, "demo_device_mixed", lower(Mixed(), (x,), device, dynamic_shapes=({0: rows},)).to_executorch())
     stays = ExecutorchBackendConfig(
         propagate_device_config=PropagateDeviceConfig(
             skip_h2d_for_method_inputs=True, skip_d2h_for_method_outputs=True
         )
     )
-    write(folder, "demo_device_io", lower(Affine(), (x,), device).to_executorch(stays))
+    write(folder, "demo_device_io", lower(Mixed(), (x,), device).to_executorch(stays))
     image = torch.zeros(1, 2, 3, 4).to(memory_format=torch.channels_last)
     write(folder, "demo_channels", lower(Affine(), (image,), demo).to_executorch())
     write(folder, "linear", lower(Linear(), (x,), []).to_executorch())

@@ -61,7 +61,20 @@ static enum tandem_status run_on_device(void *context, const struct tandem_run_d
   return status;
 }
 
+static enum tandem_status (*vendor_run)(void *, const struct tandem_run_desc *,
+                                        struct tandem_error *) = run_on_device;
+
+static enum tandem_status run_chosen(void *context, const struct tandem_run_desc *desc,
+                                     struct tandem_error *failure) {
+  return vendor_run(context, desc, failure);
+}
+
 static struct tandem_vendor vendor;
+
+/* What demo_device_mixed.pte and demo_device_io.pte compute: a delegate, a sine on the host, a delegate. */
+static float mixed(float x) {
+  return sinf(x * 2 + 3) * 0.5f + 1;
+}
 
 static enum tandem_status open_method(const char *name, struct tandem_method **method) {
   struct tandem_program_desc desc = {.struct_size = sizeof(desc), .path = data_path(name)};
@@ -94,7 +107,7 @@ static enum tandem_status run_once(struct tandem_method *method, void *in, void 
   if (status == TANDEM_OK && !out) {
     assert_false(is_on_device(y.data)); /* a borrowed output is the host's to read */
     for (size_t i = 0; i < (size_t)rows * COLUMNS; i++)
-      assert_float_equal(((float *)y.data)[i], ((float *)in)[i] * 2 + 3, 1e-6);
+      assert_float_equal(((float *)y.data)[i], mixed(((float *)in)[i]), 1e-6);
   }
   return status;
 }
@@ -108,7 +121,7 @@ static void check_run(struct tandem_method *method, int64_t rows) {
   assert_int_equal(run_once(method, in, out, rows), TANDEM_OK);
   assert_string_equal(error.message, "");
   for (size_t i = 0; i < (size_t)rows * COLUMNS; i++)
-    assert_float_equal(out[i], in[i] * 2 + 3, 1e-6);
+    assert_float_equal(out[i], mixed(in[i]), 1e-6);
 }
 
 static void check_nothing_is_left(void) {
@@ -127,7 +140,7 @@ static void without_a_driver_the_error_says_what_is_missing(void **state) {
   (void)state;
   struct tandem_method *method = NULL;
   setenv("TANDEM_CUDA_LIBRARY", "/nowhere/libcuda.so.1", 1);
-  assert_int_equal(open_method("demo_device.pte", &method), TANDEM_UNAVAILABLE);
+  assert_int_equal(open_method("demo_device_mixed.pte", &method), TANDEM_UNAVAILABLE);
   assert_non_null(strstr(error.message, "there is no CUDA driver: /nowhere/libcuda.so.1"));
   assert_null(strchr(error.message, '\n'));
   assert_null(method);
@@ -136,10 +149,10 @@ static void without_a_driver_the_error_says_what_is_missing(void **state) {
 
 static void tensors_reach_the_delegate_on_the_device_and_come_back(void **state) {
   (void)state;
-  struct tandem_method *method = need_method("demo_device.pte");
+  struct tandem_method *method = need_method("demo_device_mixed.pte");
   on_device = 0;
   check_run(method, ROWS);
-  assert_int_equal(on_device, 2);
+  assert_int_equal(on_device, 4);
   check_run(method, 5); /* a dynamic dimension */
   check_run(method, 1);
   tandem_method_destroy(method);
@@ -152,18 +165,36 @@ static void inputs_and_outputs_that_stay_on_the_device_are_copied_by_the_door(vo
   struct tandem_method *method = need_method("demo_device_io.pte");
   on_device = 0;
   check_run(method, ROWS);
-  assert_int_equal(on_device, 2);
+  assert_int_equal(on_device, 4);
   assert_int_equal(run_once(method, in, NULL, ROWS), TANDEM_OK);
   tandem_method_destroy(method);
   check_nothing_is_left();
 }
 
+/* Then the load takes the caller's tensors, and stages what it must itself. */
+static void a_method_of_one_delegate_and_its_copies_runs_on_the_caller_s_tensors(void **state) {
+  (void)state;
+  float in[COUNT] = {1, 2, 3}, out[COUNT];
+  struct tandem_method *method = need_method("demo_device.pte");
+  assert_true(tandem_method_direct(method));
+  vendor_run = demo_run;
+  assert_int_equal(run_once(method, in, out, ROWS), TANDEM_OK);
+  vendor_run = run_on_device;
+  for (size_t i = 0; i < COUNT; i++)
+    assert_float_equal(out[i], in[i] * 2 + 3, 1e-6);
+  tandem_method_destroy(method);
+  check_nothing_is_left();
+  method = need_method("demo_device_mixed.pte");
+  assert_false(tandem_method_direct(method));
+  tandem_method_destroy(method);
+}
+
 static void each_method_has_memory_of_its_own(void **state) {
   (void)state;
   struct standin_cuda_live one, two;
-  struct tandem_method *first = need_method("demo_device.pte");
+  struct tandem_method *first = need_method("demo_device_mixed.pte");
   cuda->live(&one);
-  struct tandem_method *second = need_method("demo_device.pte");
+  struct tandem_method *second = need_method("demo_device_mixed.pte");
   cuda->live(&two);
   assert_true(one.device_blocks > 0);
   assert_int_equal(two.device_blocks, 2 * one.device_blocks);
@@ -178,7 +209,7 @@ static void memory_that_is_not_there_is_told_and_nothing_stays(void **state) {
   (void)state;
   struct tandem_method *method = NULL;
   cuda->set_memory(0, 64);
-  assert_int_equal(open_method("demo_device.pte", &method), TANDEM_OUT_OF_MEMORY);
+  assert_int_equal(open_method("demo_device_mixed.pte", &method), TANDEM_OUT_OF_MEMORY);
   assert_non_null(strstr(error.message, "cuda:0 has no room for the"));
   assert_null(method);
   cuda->set_memory(0, 1 << 30);
@@ -189,7 +220,7 @@ static void memory_that_is_not_there_is_told_and_nothing_stays(void **state) {
 static void a_copy_that_fails_is_told_and_the_method_goes_on(void **state) {
   (void)state;
   float in[COUNT] = {0}, out[COUNT];
-  struct tandem_method *method = need_method("demo_device.pte");
+  struct tandem_method *method = need_method("demo_device_mixed.pte");
   for (unsigned nth = 1; nth <= 2; nth++) { /* there, and back */
     cuda->fail_at("cuMemcpyAsync", nth, 1);
     assert_int_equal(run_once(method, in, out, ROWS), TANDEM_DEVICE_ERROR);
@@ -206,6 +237,7 @@ int main(void) {
       cmocka_unit_test(without_a_driver_the_error_says_what_is_missing),
       cmocka_unit_test(tensors_reach_the_delegate_on_the_device_and_come_back),
       cmocka_unit_test(inputs_and_outputs_that_stay_on_the_device_are_copied_by_the_door),
+      cmocka_unit_test(a_method_of_one_delegate_and_its_copies_runs_on_the_caller_s_tensors),
       cmocka_unit_test(each_method_has_memory_of_its_own),
       cmocka_unit_test(memory_that_is_not_there_is_told_and_nothing_stays),
       cmocka_unit_test(a_copy_that_fails_is_told_and_the_method_goes_on),
@@ -224,7 +256,7 @@ int main(void) {
   *(void **)&driver.copy = dlsym(library, "cuMemcpy");
   cuda = control();
   vendor = demo_vendor;
-  vendor.run = run_on_device;
+  vendor.run = run_chosen;
   if (tandem_vendor_register(&vendor, &error) || tandem_executorch_register(&error))
     return fprintf(stderr, "%s\n", error.message), 1;
   return cmocka_run_group_tests(tests, NULL, NULL);
