@@ -84,18 +84,21 @@ def partitioners(backend: str) -> list[typing.Any]:
         from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 
         return [XnnpackPartitioner()]
-    need_gpu(backend)
     from executorch.backends.cuda.cuda_backend import CudaBackend
     from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
 
     return [CudaPartitioner([CudaBackend.generate_method_name_compile_spec("forward")])]
 
 
-def need_gpu(backend: str) -> None:
-    import torch
+def check(backend: str) -> None:
+    """Raises for what can be known before a model is built: a missing exporter, a missing GPU."""
+    if backend == "tensorrt":
+        import torch_tensorrt  # noqa: F401
+    if backend in ("tensorrt", "cuda"):
+        import torch
 
-    if not torch.cuda.is_available():
-        raise Problem(f"exporting for {backend} needs an NVIDIA GPU, and torch {torch.__version__} sees none")
+        if not torch.cuda.is_available():
+            raise Problem(f"exporting for {backend} needs an NVIDIA GPU, and torch {torch.__version__} sees none")
 
 
 def export(backend: str, model: torch.nn.Module, inputs: tuple[torch.Tensor, ...], output: pathlib.Path) -> None:
@@ -108,7 +111,6 @@ def export(backend: str, model: torch.nn.Module, inputs: tuple[torch.Tensor, ...
     if backend == "tensorrt":
         import torch_tensorrt
 
-        need_gpu(backend)
         compiled = torch_tensorrt.dynamo.compile(exported, inputs)
         torch_tensorrt.save(compiled, str(part), output_format="executorch", arg_inputs=list(inputs))
     else:
@@ -136,6 +138,7 @@ def main() -> int:
         parser.error(f"--model: expected MODULE:FUNCTION, found {arguments.model!r}")
     warnings.simplefilter("ignore", FutureWarning)  # torch's own, about torch
     try:
+        check(arguments.backend)
         model, inputs = find_model(arguments.model) if arguments.model else small_policy()
         export(arguments.backend, model, inputs, arguments.output)
     except ModuleNotFoundError as error:

@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import tandem
@@ -49,7 +49,7 @@ class TransitionCallbackReturn(enum.Enum):
 class LifecycleNode:
     """One thread runs all callbacks of a node, one after another; nodes run at the same time."""
 
-    topics: collections.defaultdict[str, list[Callable[[Any], None]]] = collections.defaultdict(list)
+    topics: ClassVar[dict[str, list[Callable[[Any], None]]]] = collections.defaultdict(list)
 
     def __init__(self, namespace: str, parameters: dict[str, Any]) -> None:
         self.namespace, self.parameters = namespace, parameters
@@ -105,11 +105,15 @@ class LifecycleNode:
         result: TransitionCallbackReturn = self._thread.submit(getattr(self, f"on_{transition}")).result()
         return result
 
-    def destroy(self) -> None:
-        for thread, cancelled in self._timers:
-            cancelled.set()
-            thread.join()
-        self._thread.shutdown()
+    @staticmethod
+    def shutdown(nodes: list[LifecycleNode]) -> None:
+        """Ends all timers before any thread, so that nothing is sent to a node that is gone."""
+        for node in nodes:
+            for thread, cancelled in node._timers:
+                cancelled.set()
+                thread.join()
+        for node in nodes:
+            node._thread.shutdown()
 
     def _run(self, callback: Callable[[], Any]) -> concurrent.futures.Future[Any]:
         future = self._thread.submit(callback)
@@ -199,7 +203,7 @@ def main() -> int:
     parameters = {"program": arguments.program, "rate": arguments.rate}
     arms = [PolicyNode(namespace, dict(parameters)) for namespace in ("/left", "/right")]
     robots = [FakeRobot(arm.namespace, {}) for arm in arms]
-    nodes = [*arms, *robots]
+    nodes: list[LifecycleNode] = [*arms, *robots]
     try:
         if any(arm.trigger("configure") is not TransitionCallbackReturn.SUCCESS for arm in arms):
             return 1
@@ -212,8 +216,7 @@ def main() -> int:
             arm.trigger("deactivate")
             arm.trigger("cleanup")
     finally:
-        for node in nodes:
-            node.destroy()
+        LifecycleNode.shutdown(nodes)
     for robot in robots:
         print(f"{robot.namespace}: {robot.moves} moves, joints at {robot.position[0].astype(float).round(2).tolist()}")
     print(f"cleaned up: {tandem.stats().loads} loads, {tandem.stats().engines} engines")

@@ -64,7 +64,6 @@ class Policy:
         for _ in range(loads):
             self.idle.put_nowait(program.load_method("forward", **options))
         self.lost = ""
-        self.name = serve.get_replica_context().replica_tag
 
     async def run(self, inputs: list[np.ndarray]) -> list[np.ndarray]:
         """One inference on the next idle load; for other deployments, as `handle.run.remote(inputs)`."""
@@ -84,7 +83,8 @@ class Policy:
             outputs = await self.run([tensor.array() for tensor in request.inputs])
         except (ValueError, tandem.InvalidArgumentError) as error:
             raise fastapi.HTTPException(422, str(error)) from error
-        return Answer(outputs=[Tensor.of(output) for output in outputs], replica=self.name)
+        replica = serve.get_replica_context().replica_tag
+        return Answer(outputs=[Tensor.of(output) for output in outputs], replica=replica)
 
     @api.get("/stats")
     async def stats(self) -> list[dict[str, typing.Any]]:
@@ -94,8 +94,8 @@ class Policy:
 
     def own_stats(self) -> dict[str, typing.Any]:
         """tandem's statistics of this replica's process."""
-        node = ray.get_runtime_context().get_node_id()
-        return {"replica": self.name, "node": node, "process": os.getpid(), **dataclasses.asdict(tandem.stats())}
+        replica, node = serve.get_replica_context().replica_tag, ray.get_runtime_context().get_node_id()
+        return {"replica": replica, "node": node, "process": os.getpid(), **dataclasses.asdict(tandem.stats())}
 
     def check_health(self) -> None:
         """Serve replaces a replica for which this raises: a lost device does not come back within a process."""
@@ -140,7 +140,7 @@ def main() -> int:
         serve.run(deployment.bind(arguments.program, arguments.loads, options))
         print(f"ready: http://{arguments.host}:{arguments.port}", flush=True)
         ended.wait()
-    except Exception as error:
+    except (OSError, RuntimeError, ValueError) as error:
         print(f"serve.py: {error}", file=sys.stderr)
         return 1
     finally:
