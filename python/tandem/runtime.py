@@ -122,7 +122,7 @@ class TensorInfo:
 
     def bounds(self) -> tuple[tuple[int, int | None], ...]:
         """Least and largest size of each dimension; None: no bound."""
-        return tuple((low, None if high >= 2**63 - 1 else high) for low, high in zip(self._min, self._max))
+        return tuple((low, None if high >= 2**63 - 1 else high) for low, high in zip(self._min, self._max, strict=True))
 
     def dtype(self) -> int:
         """The number of ExecuTorch's ScalarType."""
@@ -225,13 +225,14 @@ class Method(_Owner):
         keep: list[object] = []
         with self._lock:
             handle = self._handle or self._use()
-            for slot, value in zip(slots, inputs):
+            for slot, value in zip(slots, inputs, strict=False):
                 slot.bind(value, keep)
-            arrays = [slot.bind(target, keep) for slot, target in zip(output_slots, out)]
+            arrays = [slot.bind(target, keep) for slot, target in zip(output_slots, out, strict=False)]
             status = lib.tandem_method_run(handle, self._run, self._error)
             if status:
                 errors.check(status, self._error)
-            return [slot.take(array, target) for slot, array, target in zip(output_slots, arrays, out)]
+            results = zip(output_slots, arrays, out, strict=False)
+            return [slot.take(array, target) for slot, array, target in results]
 
     def __call__(self, *inputs: Any) -> list[Any]:
         """`method(x, y)` is `method.execute([x, y])`."""
@@ -433,13 +434,13 @@ def _read_names(function: Callable[[int], ffi.CData]) -> list[str]:
 
 def _place_bytes(data: Any, keep: list[object]) -> tuple[ffi.CData, int]:
     """Address and size of a program's bytes at a multiple of 16; what holds them is added to `keep`."""
-    if hasattr(data, "read"):
-        data = data.read()
-    try:
+    try:  # a mapping is both a buffer and a file
         view = memoryview(data)
     except TypeError:
+        if hasattr(data, "read"):
+            return _place_bytes(data.read(), keep)
         raise TypeError(
-            f"data is of type {type(data).__name__}: expected the path of a .pte file, bytes, or a file open for reading"
+            f"data is of type {type(data).__name__}: expected the path of a .pte file, its bytes, or an open file"
         ) from None
     if view.nbytes == 0:
         raise errors.BadProgramError("the program has no bytes")

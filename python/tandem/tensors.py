@@ -119,7 +119,7 @@ def view_capsule(tensor: ffi.CData, what: str) -> Array:
         strides = tuple(tensor.strides[0 : tensor.rank]) if tensor.rank else ()
     else:
         strides = tuple(int(np.prod(shape[d + 1 :], dtype=np.int64)) for d in range(len(shape)))
-    reach = [(size - 1) * stride for size, stride in zip(shape, strides)]
+    reach = [(size - 1) * stride for size, stride in zip(shape, strides, strict=True)]
     below, above = sum(step for step in reach if step < 0), sum(step for step in reach if step > 0)
     first = ffi.cast("char *", tensor.data) + tensor.byte_offset + below * dtype.itemsize
     memory = ffi.buffer(first, (above - below + 1) * dtype.itemsize)

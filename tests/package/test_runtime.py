@@ -1,0 +1,478 @@
+"""The two runtimes behind one face: what a program answers through the stock one, with tandem in front, and through
+tandem's own. Where it can run depends on what it is made of: parts on ExecuTorch's kernels and XNNPACK run in both,
+since tandem's runtime opens those libraries of the wheel when a method needs them.
+"""
+
+import copy
+import gc
+import io
+import mmap
+import os
+import pathlib
+import pickle
+import weakref
+
+import doors
+import fresh
+import host
+import numpy as np
+import pytest
+
+KINDS = ("stock", "own")
+OPENVINO = ("mlp", "mlp_other", "mlp_one_bit", "big", "chain", "convolution", "dtypes", "embedding", "multimethod")
+
+
+@pytest.fixture(params=KINDS)
+def kind(request):
+    return request.param
+
+
+def cases_of(data, name):
+    """Input and output of each case that lies beside a program of tests/data/pte."""
+    number = 0
+    while (path := data / "pte" / f"{name}.forward.{number}.in0.npy").exists():
+        yield np.load(path), np.load(str(path).replace(".in0.", ".out0."))
+        number += 1
+
+
+# ---------------------------------------------------------------- both runtimes
+
+
+@pytest.mark.fresh
+@pytest.mark.parametrize("name", ["portable_mlp", "xnnpack_mlp", "xnnpack_mlp_dynamic"])
+def test_programs_without_a_delegate_of_tandems_run(kind, data, name):
+    door = doors.open_door(kind)
+    load = door.load(data / "pte" / f"{name}.pte")
+    cases = list(cases_of(data, name))
+    assert cases
+    for value, wanted in cases:
+        (found,) = load(value)
+        assert found.shape == wanted.shape and found.dtype == wanted.dtype
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+    assert door.tandem.stats().loads == 0
+
+
+@pytest.mark.fresh
+@pytest.mark.parametrize("name", OPENVINO)
+def test_a_second_load_shares_the_engine_and_answers_alike(kind, models, name):
+    door = doors.open_door(kind)
+    inputs, wanted = getattr(models, name).case()
+    one, two = door.load(getattr(models, name)), door.load(getattr(models, name))
+    stats = door.tandem.stats()
+    assert stats.loads == 2 * stats.engines and stats.hits == stats.builds == stats.engines
+    for load in one, two, one:
+        host.same(load(*inputs), wanted)
+    del one, load
+    gc.collect()
+    host.same(two(*inputs), wanted)
+    assert door.tandem.stats().loads == stats.engines
+    del two
+    gc.collect()
+    assert (door.tandem.stats().loads, door.tandem.stats().engines) == (0, 0)
+
+
+@pytest.mark.fresh
+def test_dynamic_outputs_have_their_real_shape(kind, models):
+    """Field case 25: too large, of another rank or type, and good again, with a second load beside it."""
+    door = doors.open_door(kind)
+    one, two = door.load(models.mlp_dynamic), door.load(models.mlp_dynamic)
+    for count in (4, 1, 32, 4):
+        inputs, wanted = models.mlp_dynamic.case(f"forward{count}")
+        host.same(one(*inputs), wanted)
+        bad = [np.zeros((33, 64), np.float32), np.zeros((4, 63), np.float32), np.zeros((2, 2, 64), np.float32)]
+        for value in [*bad, np.zeros((4, 64), np.float64)]:
+            with pytest.raises(RuntimeError):
+                one(value)
+            host.same(two(*inputs), wanted)
+    assert door.tandem.stats().engines == 1
+
+
+@pytest.mark.fresh
+def test_the_methods_of_a_program_are_named_and_described(kind, models):
+    runtime = doors.open_door(kind).runtime
+    program = runtime.load_program(models.multimethod.path)
+    assert program.method_names == {"forward", "embed"}
+    for meta in (program.metadata("embed"), program.load_method("embed").metadata):
+        assert (meta.name(), meta.num_inputs(), meta.num_outputs()) == ("embed", 1, 1)
+        into, out = meta.input_tensor_meta(0), meta.output_tensor_meta(0)
+        assert (into.sizes(), into.dtype(), into.nbytes()) == ((4, 64), 6, 4 * 64 * 4)
+        assert (out.sizes(), out.dtype(), out.nbytes()) == ((4, 32), 6, 4 * 32 * 4)
+        for get in (meta.input_tensor_meta, meta.output_tensor_meta):
+            with pytest.raises(IndexError):
+                get(1)
+    largest = runtime.load_program(models.mlp_dynamic.path).metadata("forward").input_tensor_meta(0)
+    assert (largest.sizes(), largest.nbytes()) == ((32, 64), 32 * 64 * 4)
+
+
+@pytest.mark.fresh
+def test_a_program_comes_from_a_path_bytes_or_a_file(kind, models):
+    runtime = doors.open_door(kind).runtime
+    (value,), wanted = models.mlp.case()
+    with open(models.mlp.path, "rb") as file:
+        sources = [str(models.mlp.path), models.mlp.path, models.mlp.bytes, bytearray(models.mlp.bytes), file]
+        for source in [*sources, io.BytesIO(models.mlp.bytes)]:
+            program = runtime.load_program(source)
+            assert program.method_names == {"forward"}
+            method = program.load_method("forward")
+            if kind == "own":
+                host.same(method.execute([value]), wanted)
+
+
+@pytest.mark.fresh
+def test_constants_in_a_data_file_are_found(kind, models):
+    runtime = doors.open_door(kind).runtime
+    inputs, wanted = models.chain_external.case()
+    data = models.folder / "_default_external_constant.ptd"
+    for path in (data, str(data)):
+        program = runtime.load_program(models.chain_external.path, data_path=path)
+        host.same(doors.Loaded(kind, program, program.load_method("forward"))(*inputs), wanted)
+    with pytest.raises(RuntimeError):
+        runtime.load_program(models.chain_external.path).load_method("forward")
+
+
+@pytest.mark.fresh
+def test_the_registries_tell_what_is_there(kind, data):
+    runtime = doors.open_door(kind).runtime
+    assert "OpenvinoBackend" in runtime.backend_registry.registered_backend_names
+    assert runtime.backend_registry.is_available("OpenvinoBackend")
+    assert not runtime.backend_registry.is_available("NoBackend")
+    if kind == "own":
+        runtime.load_program(data / "pte/portable_mlp.pte").load_method("forward")
+    assert "aten::addmm.out" in runtime.operator_registry.operator_names
+
+
+# ---------------------------------------------------------------- against each other
+
+
+def answer(kind, path, method, inputs):
+    return doors.open_door(kind).load(path, method)(*inputs)
+
+
+@pytest.mark.parametrize("name", OPENVINO)
+def test_both_runtimes_and_the_stock_delegate_answer_the_same(models, name):
+    """Each in a process of its own; the stock delegate from bytes, since from a path it crashes with OpenVINO 2026."""
+    model = getattr(models, name)
+    inputs, wanted = model.case()
+    found = {kind: fresh.run(answer, kind, model.path, "forward", inputs).good() for kind in KINDS}
+    host.same(found["stock"], wanted)
+    host.same(found["own"], wanted)
+
+
+@pytest.mark.fresh
+def test_both_runtimes_of_one_process_share_an_engine(models):
+    inputs, wanted = models.mlp.case()
+    own, stock = doors.open_door("own"), doors.open_door("stock")
+    loads = [own.load(models.mlp), stock.load(models.mlp), own.load(models.mlp)]
+    assert (own.tandem.stats().engines, own.tandem.stats().loads) == (1, 3)
+    for load in loads:
+        host.same(load(*inputs), wanted)
+
+
+# ---------------------------------------------------------------- the own runtime
+
+
+def own():
+    import tandem
+
+    return tandem
+
+
+@pytest.mark.fresh
+def test_needs_no_torch(models):
+    """The test's process has torch loaded; another interpreter does not."""
+    inputs, wanted = models.mlp.case()
+    script = (
+        "import sys; sys.modules['torch'] = None; import numpy, tandem\n"
+        f"method = tandem.Runtime.get().load_program({str(models.mlp.path)!r}).load_method('forward')\n"
+        "print(method.execute([numpy.load(sys.argv[1])])[0].tobytes().hex())"
+    )
+    import subprocess
+    import sys
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder, "x.npy")
+        np.save(path, inputs[0])
+        done = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True, timeout=50)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == wanted[0].tobytes().hex()
+
+
+@pytest.mark.fresh
+def test_each_load_method_is_a_load_of_its_own(models):
+    """Where executorch.runtime caches: two arms of one program must not share state."""
+    tandem = own()
+    (x,), steps = models.state.case()
+    program = tandem.Runtime.get().load_program(models.state.path)
+    one, two = program.load_method("forward"), program.load_method("forward")
+    assert one is not two
+    assert [len(method.info) for method in (one, two)] == [1, 1]
+    assert [method.info[0].shared for method in (one, two)] == [False, True]
+    assert one.info[0].engine_id == two.info[0].engine_id and one.info[0].users == 2
+    for step in range(2):
+        host.same(one.execute([x]), [steps[step]])
+    host.same(two(x), [steps[0]])
+    one.reset()
+    host.same(one(x), [steps[0]])
+    host.same(two(x), [steps[1]])
+
+
+@pytest.mark.fresh
+def test_options_belong_to_the_load(models):
+    tandem = own()
+    program = tandem.Runtime.get().load_program(models.mlp.path)
+    shared, private = program.load_method("forward"), program.load_method("forward", use_shared_engines=False)
+    threads = program.load_method("forward", num_threads=1)
+    assert tandem.stats().engines == 3
+    assert [method.info[0].users for method in (shared, private, threads)] == [1, 1, 1]
+    assert "num_threads=1" in threads.info[0].options
+    for wrong in ({"no_such": 1}, {"num_threads": "many"}, {"num_threads": None}):
+        with pytest.raises(tandem.BadOptionError, match=next(iter(wrong))):
+            program.load_method("forward", **wrong)
+    assert tandem.stats().engines == 3
+
+
+@pytest.mark.fresh
+def test_either_goes_first_the_program_or_its_methods(models):
+    tandem = own()
+    (x,), wanted = models.embedding.case()[0][:1], models.embedding.case()[1]
+    inputs, wanted = models.embedding.case()
+    for source in (models.embedding.path, models.embedding.bytes):
+        program = tandem.Runtime.get().load_program(source)
+        method = program.load_method("forward")
+        gone = weakref.ref(program)
+        del program, source
+        gc.collect()
+        assert gone() is None
+        host.same(method.execute(inputs), wanted)
+        del method
+        assert tandem.stats().loads == 0
+
+
+@pytest.mark.fresh
+def test_with_closes_and_what_is_closed_says_so(models):
+    tandem = own()
+    inputs, wanted = models.mlp.case()
+    with tandem.Runtime() as runtime, runtime.load_program(models.mlp.path) as program:
+        with program.load_method("forward") as method:
+            host.same(method.execute(inputs), wanted)
+            assert tandem.stats().loads == 1
+        assert method.closed and tandem.stats().loads == 0
+        kept = program.load_method("forward")
+        other = runtime.load_program(models.mlp.path)
+    assert program.closed and other.closed
+    host.same(kept.execute(inputs), wanted)
+    for use in (
+        lambda: method.execute(inputs), lambda: method.info, method.reset, method.__enter__,
+        lambda: program.load_method("forward"), lambda: program.metadata("forward"),
+    ):  # fmt: skip
+        with pytest.raises(tandem.InvalidStateError, match="closed"):
+            use()
+    method.close()
+    assert "closed" in repr(method) and "forward" in repr(method)
+
+
+@pytest.mark.fresh
+def test_nothing_can_be_copied_or_pickled(models):
+    tandem = own()
+    runtime = tandem.Runtime.get()
+    program = runtime.load_program(models.mlp.path)
+    for thing in (runtime, program, program.load_method("forward")):
+        for copy_it in (pickle.dumps, copy.copy, copy.deepcopy):
+            with pytest.raises(TypeError, match="cannot be copied or pickled"):
+                copy_it(thing)
+
+
+def use_inherited(tandem, program, method, inputs):
+    for use in (lambda: method.execute(inputs), lambda: program.load_method("forward"), lambda: method.info):
+        with pytest.raises(tandem.DeviceLostError, match="forked"):
+            use()
+    method.close()
+    del program, method
+
+
+@pytest.mark.fresh
+def test_a_fork_gets_a_clear_error_and_hurts_nobody(models):
+    """Field case 27: loaded before the fork; the parent goes on, the child's copies free nothing."""
+    tandem = own()
+    inputs, wanted = models.mlp.case()
+    program = tandem.Runtime.get().load_program(models.mlp.path)
+    method = program.load_method("forward")
+    with method._lock:  # as if another thread ran it: that thread is not there in the child
+        assert fresh.fork_inside(lambda: use_inherited(tandem, program, method, inputs)) is True
+    host.same(method.execute(inputs), wanted)
+    assert tandem.stats().loads == 1
+
+
+def load_in_child(path, inputs, wanted):
+    host.same(own().Runtime.get().load_program(path).load_method("forward").execute(inputs), wanted)
+
+
+@pytest.mark.fresh
+def test_a_child_loads_what_its_parent_did_not(models):
+    """Field case 27: imported, forked, loaded."""
+    own()
+    inputs, wanted = models.mlp.case()
+    assert fresh.fork_inside(lambda: load_in_child(models.mlp.path, inputs, wanted)) is True
+
+
+@pytest.mark.fresh
+def test_a_forked_child_of_a_cpu_method_without_tandem_loads_anew(data):
+    tandem = own()
+    path = data / "pte/portable_mlp.pte"
+    value, wanted = next(cases_of(data, "portable_mlp"))
+    method = tandem.Runtime.get().load_program(path).load_method("forward")
+
+    def child():
+        with pytest.raises(tandem.DeviceLostError):
+            method.execute([value])
+        (found,) = tandem.Runtime.get().load_program(path).load_method("forward").execute([value])
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+
+    assert fresh.fork_inside(child) is True
+
+
+@pytest.mark.fresh
+def test_threads_that_run_one_method_get_their_own_answers(models):
+    """Field case 07."""
+    method = own().Runtime.get().load_program(models.mlp_dynamic.path).load_method("forward")
+    cases = [models.mlp_dynamic.case(f"forward{count}") for count in (1, 4, 32)]
+
+    def work(index):
+        inputs, wanted = cases[index % 3]
+        for _ in range(300):
+            host.same(method.execute(inputs), wanted)
+
+    doors.in_threads(*(lambda index=index: work(index) for index in range(8)))
+
+
+@pytest.mark.fresh
+def test_a_method_is_closed_while_another_thread_runs_it(models):
+    tandem = own()
+    inputs, wanted = models.mlp.case()
+    program = tandem.Runtime.get().load_program(models.mlp.path)
+    for _ in range(20):
+        method = program.load_method("forward")
+        started = doors.threading.Event()
+
+        def run(method=method, started=started):
+            try:
+                while True:
+                    host.same(method.execute(inputs), wanted)
+                    started.set()
+            except tandem.InvalidStateError:
+                return True
+
+        def close(method=method, started=started):
+            assert started.wait(20)
+            method.close()
+            return True
+
+        assert doors.in_threads(run, close) == [True, True]
+        assert tandem.stats().loads == 0
+
+
+@pytest.mark.fresh
+def test_bytes_that_can_change_are_copied_and_others_stay_where_they_are(models):
+    tandem = own()
+    inputs, wanted = models.embedding.case()
+    content = models.embedding.bytes
+    changing = bytearray(content)
+    shifted = memoryview(b"x" + content)[1:]
+    with open(models.embedding.path, "rb") as file:
+        mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    array = np.frombuffer(content, np.uint8)
+    methods = []
+    for source in (changing, shifted, mapping, array, memoryview(content)[::-1][::-1]):
+        methods.append(tandem.Runtime.get().load_program(source).load_method("forward"))
+    changing[:] = bytes(len(changing))
+    with pytest.raises(BufferError):
+        mapping.close()  # lent to the program
+    for method in methods:
+        host.same(method.execute(inputs), wanted)
+
+
+@pytest.mark.fresh
+def test_errors_say_what_where_and_what_was_expected(models, tmp_path):
+    tandem = own()
+    runtime = tandem.Runtime.get()
+    bad = tmp_path / "bad.pte"
+    bad.write_bytes(b"no program" * 100)
+    program = runtime.load_program(models.mlp.path)
+    for error, match, call in [
+        (tandem.NotFoundError, "missing.pte", lambda: runtime.load_program("missing.pte")),
+        (tandem.BadProgramError, "bad.pte", lambda: runtime.load_program(bad)),
+        (tandem.BadProgramError, "no bytes", lambda: runtime.load_program(b"")),
+        (tandem.InvalidArgumentError, "NUL", lambda: runtime.load_program("a\0b")),
+        (tandem.NotFoundError, "nothing.ptd", lambda: runtime.load_program(models.mlp.path, data_path="nothing.ptd")),
+        (tandem.UnsupportedError, "ETDump", lambda: runtime.load_program(models.mlp.path, enable_etdump=True)),
+        (TypeError, "int", lambda: runtime.load_program(7)),
+        (tandem.NotFoundError, "backward.*forward", lambda: program.load_method("backward")),
+        (tandem.NotFoundError, "backward", lambda: program.metadata("backward")),
+    ]:
+        with pytest.raises(error, match=match) as caught:
+            call()
+        assert "\n" not in str(caught.value)
+        if issubclass(error, tandem.Error):
+            assert caught.value.status == "".join(
+                ("_" if letter.isupper() and place else "") + letter.upper()
+                for place, letter in enumerate(error.__name__.removesuffix("Error"))
+            )
+
+
+@pytest.mark.fresh
+def test_every_status_has_its_class():
+    """The library's table names the classes."""
+    own()
+    from tandem import errors
+    from tandem._native import ffi, lib
+
+    names = [ffi.string(name).decode() for name in lib.tandem_python_classes]
+    assert names[0] == "None" and len(names) == len(set(names)) == 13
+    classes = [getattr(errors, name) for name in names[1:]]
+    assert {each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, errors.Error)} == {
+        errors.Error, *classes,
+    }  # fmt: skip
+    for number, each in enumerate(classes, 1):
+        assert issubclass(each, RuntimeError)
+        assert each.status == ffi.string(lib.tandem_status_name(number)).decode()
+        with pytest.raises(each):
+            errors.check(number)
+
+
+# ---------------------------------------------------------------- what it costs
+
+
+def time_both(path, value, rounds):
+    """Seconds of this thread for a run through either runtime, in alternating rounds."""
+    import time
+
+    import torch
+
+    stock, mine = doors.open_door("stock").load(path).method, doors.open_door("own").load(path).method
+    tensor = torch.from_numpy(value)
+    ways = [("own", mine.execute, [value]), ("own, torch", mine.execute, [tensor]), ("stock", stock.execute, [tensor])]
+    seconds = {name: [] for name, _, _ in ways}
+    for turn in range(rounds):
+        for name, run, inputs in ways if turn % 2 else reversed(ways):
+            begin = time.thread_time()
+            for _ in range(500):
+                run(inputs)
+            seconds[name].append((time.thread_time() - begin) / 500)
+    return seconds
+
+
+def test_a_run_costs_no_more_than_through_the_stock_runtime(models, figures):
+    """A tiny program, one thread, so that what is around the inference counts; CPU time of the thread."""
+    (value,), _ = models.mlp.case()
+    environment = {"TANDEM_OPT_NUM_THREADS": "1"}
+    seconds = fresh.run(time_both, models.mlp.path, value, 21, environment=environment, timeout=100).good()
+    stock = np.array(seconds["stock"])
+    for name in ("own", "own, torch"):
+        ratio = np.array(seconds[name]) / stock
+        low, middle, high = np.percentile(ratio, [25, 50, 75])
+        figures.append(
+            f"one run of a tiny MLP, {name} over stock: {middle:.2f} ({low:.2f} .. {high:.2f}), "
+            f"stock {np.median(stock) * 1e6:.1f} us"
+        )
+        assert middle < 1.15, (name, ratio)
