@@ -112,7 +112,6 @@ def require(backend: str | None = None) -> None:
 atexit.register(lib.tandem_gate_close)
 os.register_at_fork(after_in_child=lib.tandem_gate_forget)
 
-try:
-    require()
-except Error as late:
-    warnings.warn(f"tandem: {late}", RuntimeWarning, stacklevel=2)
+_late = ffi.new("struct tandem_error *")
+if not active() and lib.tandem_executorch_register(_late) != lib.TANDEM_OK:
+    warnings.warn(f"tandem: {ffi.string(_late.message).decode()}", RuntimeWarning, stacklevel=2)

@@ -66,7 +66,7 @@ def change_hook(command: str) -> None:
 def run_command(arguments: list[str]) -> NoReturn:
     """The package's own executable. It finds libexecutorch where this package found it."""
     program = str(pathlib.Path(__file__).parent / "bin" / "tandem")
-    folders = [str(_libraries.find_executorch()), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
+    folders = [str(_libraries.find_executorch().parent), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
     sys.stdout.flush()
     os.execve(program, ["tandem", *arguments], {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(folders)})
 

@@ -1,0 +1,242 @@
+"""`import tandem` in front of unchanged ExecuTorch code: who wins, what is said, scripts and the start-up hook."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import venv
+import warnings
+
+import doors
+import host
+import pytest
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+# What a user has, as it stands; it prints nothing of tandem's.
+UNCHANGED = """
+import sys, torch
+from executorch.runtime import Runtime
+arms = [Runtime.get().load_program(sys.argv[1]).load_method("forward") for side in ("left", "right")]
+outputs = [arm.execute([torch.ones(4, 64)])[0] for arm in arms]
+assert torch.equal(*outputs)
+"""
+REPORT = """
+import tandem
+print(tandem.active(), tandem.stats().loads, tandem.stats().builds, tandem.stats().engines)
+"""
+
+
+def python(*arguments, environment=None, executable=sys.executable, cwd=None):
+    return subprocess.run(
+        [executable, *map(str, arguments)], capture_output=True, text=True, timeout=120, cwd=cwd,
+        env={**os.environ, **(environment or {})},
+    )
+
+
+def own_lines(text):
+    return [line for line in text.splitlines() if "tandem" in line.lower()]
+
+
+@pytest.mark.fresh(timeout=120)
+def test_unchanged_code_shares_one_engine_and_its_memory(models):
+    import tandem
+    from executorch.runtime import Runtime
+
+    tandem.require()
+    assert tandem.active() and tandem.active("OpenvinoBackend") and not tandem.active("XnnpackBackend")
+    inputs, wanted = models.big.case()
+    arms, growth = [], []
+    for _ in range(3):
+        before = doors.private_bytes()
+        program = Runtime.get().load_program(models.big.path)
+        arms.append(doors.Loaded("stock", program, program.load_method("forward")))
+        growth.append(doors.private_bytes() - before)
+    for arm in arms:
+        host.same(arm(*inputs), wanted)
+    stats = tandem.stats()
+    assert (stats.builds, stats.engines, stats.loads, stats.hits) == (1, 1, 3, 2)
+    mib = [figure / 2**20 for figure in growth]
+    print("private MiB of each load:", mib)
+    assert mib[0] > 30 and max(mib[1:]) < 1, mib
+
+
+@pytest.mark.fresh(timeout=120)
+def test_an_import_that_comes_late_warns_once_and_says_what_to_move(data, models_2025, library_2025):
+    os.environ["OPENVINO_LIB_PATH"] = library_2025  # with 2026 the stock delegate reads freed bytes
+    read, write = os.pipe()
+    stderr = os.dup(2)
+    os.dup2(write, 2)
+    from executorch.runtime import Runtime
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        import tandem
+        import tandem as again  # noqa: F401
+    os.dup2(stderr, 2)
+    os.close(write)
+    assert own_lines(open(read).read()) == []
+    (warning,) = [each for each in caught if "tandem" in str(each.message)]
+    assert warning.category is RuntimeWarning and warning.filename == __file__
+    assert 'move "import tandem" before executorch.runtime' in str(warning.message)
+    assert not tandem.active() and not tandem.active("OpenvinoBackend") and tandem.active("TensorRTBackend")
+    tandem.require("TensorRTBackend")
+    for backend in (None, "OpenvinoBackend"):
+        with pytest.raises(tandem.InvalidStateError, match='move "import tandem" before'):
+            tandem.require(backend)
+    with pytest.raises(tandem.NotFoundError, match="'Nobody' is no backend of tandem"):
+        tandem.require("Nobody")
+
+    # Both runtimes go on: the stock delegate runs, and tandem's own runtime too.
+    inputs, wanted = models_2025.mlp.case()
+    program = Runtime.get().load_program(models_2025.mlp.path)
+    host.same(doors.Loaded("stock", program, program.load_method("forward"))(*inputs), wanted)
+    program = tandem.Runtime.get().load_program(models_2025.mlp.path)
+    host.same(doors.Loaded("own", program, program.load_method("forward"))(*inputs), wanted)
+    assert tandem.stats().loads == 0
+
+
+def test_a_warning_of_a_late_import_can_be_an_error():
+    code = "import executorch.runtime, warnings; warnings.simplefilter('error', RuntimeWarning); import tandem"
+    done = python("-c", code)
+    assert done.returncode == 1 and done.stderr.count("move \"import tandem\"") == 1, done.stderr
+
+
+# ---------------------------------------------------------------- scripts
+
+TELL = """
+import json, sys
+import __main__
+tandem = "tandem" in sys.modules
+print(json.dumps([sys.argv[1:], sys.path[0], __name__, __file__, __main__ is sys.modules["__main__"],
+                  __main__.__dict__ is globals(), __spec__ and __spec__.name, tandem]))
+print("to stderr", file=sys.stderr)
+"""
+
+
+@pytest.fixture
+def scripts(tmp_path):
+    for name in ("script.py", "folder/__main__.py", "package/__init__.py", "package/module.py"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("" if name.endswith("__init__.py") else TELL)
+    (tmp_path / "fails.py").write_text("import sys\nsys.exit(7)\n")
+    (tmp_path / "raises.py").write_text("raise KeyError('x')\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "arguments", [["script.py", "-x", "--", "run"], ["folder", "a"], ["-m", "package.module", "--help"]]
+)
+def test_a_script_runs_as_python_would_run_it(arguments, scripts):
+    plain, run = python(*arguments, cwd=scripts), python("-m", "tandem", "run", *arguments, cwd=scripts)
+    assert run.returncode == plain.returncode == 0, run.stderr
+    assert run.stderr == plain.stderr
+    *facts, with_tandem = json.loads(run.stdout)
+    *wanted, without = json.loads(plain.stdout)
+    facts[1], wanted[1] = (os.path.join(scripts, facts[1]), os.path.join(scripts, wanted[1]))
+    facts[3], wanted[3] = (os.path.join(scripts, facts[3]), os.path.join(scripts, wanted[3]))
+    assert facts == wanted
+    assert with_tandem and not without
+
+
+def test_a_script_s_end_is_the_command_s(scripts):
+    assert python("-m", "tandem", "run", "fails.py", cwd=scripts).returncode == 7
+    done = python("-m", "tandem", "run", "raises.py", cwd=scripts)
+    assert done.returncode == 1 and done.stderr.rstrip().endswith("KeyError: 'x'")
+    for arguments, message in [
+        (["run", "no.py"], "there is no file 'no.py'"),
+        (["run", "-m"], "expected a module's name"),
+        (["enable", "now"], "takes no argument, found 'now'"),
+    ]:
+        done = python("-m", "tandem", *arguments, cwd=scripts)
+        assert done.returncode == 2 and done.stderr.startswith("tandem: ") and message in done.stderr, done
+        assert done.stderr.count("\n") == 1
+
+
+def test_an_unchanged_script_shares(models, tmp_path):
+    script = tmp_path / "two_arms.py"
+    script.write_text(UNCHANGED + REPORT)
+    done = python("-m", "tandem", "run", script, models.mlp.path)
+    assert (done.returncode, done.stdout) == (0, "True 2 1 1\n"), done.stderr
+
+
+def test_other_commands_are_the_executable_s(models):
+    version = python("-c", "import tandem; print('tandem', tandem.__version__)").stdout
+    assert python("-m", "tandem", "--version").stdout == version
+    done = python("-m", "tandem", "run", models.mlp.path, "--repeat", "1", "--json")
+    assert [load["shared"] for load in json.loads(done.stdout)["loads"]] == [False, True], done.stderr
+    help_text = python("-m", "tandem", "--help").stdout
+    assert "run SCRIPT.py" in help_text and "run PROGRAM" in help_text
+    assert python("-m", "tandem", "nonsense").returncode == 2
+
+
+# ---------------------------------------------------------------- the start-up hook
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    """A throw-away environment whose site-packages see those of this one, and tandem by a .pth that a test may remove."""
+    import importlib.util
+
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder, with_pip=False, symlinks=True)
+    (packages,) = folder.glob("lib/python3*/site-packages")
+    here = pathlib.Path(importlib.util.find_spec("executorch").submodule_search_locations[0]).parent
+    tandem = pathlib.Path(importlib.util.find_spec("tandem").submodule_search_locations[0]).parent
+    (packages / "others.pth").write_text(f"{here}\n")
+    (packages / "package.pth").write_text(f"{tandem}\n")
+
+    def run(*arguments):
+        return python(*arguments, executable=folder / "bin/python", environment={"PYTHONPATH": ""})
+
+    run.packages = packages
+    return run
+
+
+def test_the_hook_loads_tandem_when_the_extension_comes_and_not_before(environment, models, tmp_path):
+    hook = environment.packages / "tandem-executorch.pth"
+    bare = "import sys; print(sorted(sys.modules))"
+    modules = environment("-c", bare).stdout
+    done = environment("-m", "tandem", "enable")
+    assert done.stdout == f"enabled by {hook}\n" and hook.exists(), done.stderr
+    assert environment("-c", bare).stdout == modules  # an interpreter without ExecuTorch imports nothing more
+    assert environment("-m", "tandem", "enable").returncode == 0  # again is fine
+    assert [each.name for each in environment.packages.glob("tandem*")] == [hook.name]
+    script = tmp_path / "two_arms.py"
+    script.write_text(UNCHANGED + REPORT)
+    done = environment(script, models.mlp.path)
+    assert (done.returncode, done.stdout) == (0, "True 2 1 1\n"), done.stderr
+
+    # Uninstalled without disable: nothing is said, and ExecuTorch works.
+    package = environment.packages / "package.pth"
+    text = package.read_text()
+    package.unlink()
+    code = "import executorch.runtime, sys; print('tandem' in sys.modules)"
+    done = environment("-c", code)
+    assert (done.stdout, own_lines(done.stderr)) == ("False\n", []), done.stderr
+    # Broken: one warning tells, and ExecuTorch works.
+    broken = tmp_path / "broken"
+    (broken / "tandem").mkdir(parents=True)
+    (broken / "tandem/__init__.py").write_text("raise ImportError('no ExecuTorch for it')")
+    package.write_text(f"{broken}\n")
+    done = environment("-c", code)
+    (line,) = own_lines(done.stderr)[:1]
+    assert done.stdout == "False\n" and "tandem is enabled but not active: no ExecuTorch for it" in line
+    package.write_text(text)
+
+    done = environment("-m", "tandem", "disable")
+    assert done.stdout == f"disabled: {hook} is removed\n" and not hook.exists()
+    assert environment("-m", "tandem", "disable").stdout == f"there is no {hook}, nothing to disable\n"
+    assert environment("-c", code).stdout == "False\n"
+
+
+def test_a_folder_that_cannot_be_written_is_an_error_in_one_line(environment):
+    script = "import sysconfig, tandem.__main__ as m, sys; sysconfig.get_path = lambda name: '/proc/nowhere'; "
+    for command in ("enable", "disable"):
+        done = environment("-c", script + f"sys.argv = ['tandem', '{command}']; m.main()")
+        if command == "enable":
+            assert done.returncode == 1 and done.stderr.count("\n") == 1 and "/proc/nowhere" in done.stderr, done
+        else:
+            assert done.returncode == 0 and "nothing to disable" in done.stdout
