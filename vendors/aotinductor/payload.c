@@ -106,7 +106,14 @@ static enum tandem_status refuse(struct reader *reader, const char *where, const
                             where[0] != '\0' ? "." : "", key, expected, advice);
 }
 
-/* Borrowed from the document; "" when absent. Names are used in messages and log lines: one line each. */
+/* Names are used in messages and log lines, which are one line each. */
+static bool is_plain(const char *text) {
+  while ((unsigned char)*text >= ' ')
+    text++;
+  return *text == '\0';
+}
+
+/* Borrowed from the document; "" when absent. */
 static enum tandem_status read_text(struct reader *reader, const cJSON *object, const char *where,
                                     const char *key, bool required, const char **text) {
   const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
@@ -115,9 +122,8 @@ static enum tandem_status read_text(struct reader *reader, const cJSON *object, 
     return TANDEM_OK;
   if (!cJSON_IsString(item) || (required && item->valuestring[0] == '\0'))
     return refuse(reader, where, key, "a text");
-  for (const char *at = item->valuestring; *at != '\0'; at++)
-    if ((unsigned char)*at < ' ')
-      return refuse(reader, where, key, "a text without control characters");
+  if (!is_plain(item->valuestring))
+    return refuse(reader, where, key, "a text without control characters");
   *text = item->valuestring;
   return TANDEM_OK;
 }
@@ -221,7 +227,7 @@ static enum tandem_status read_mutable(struct reader *reader, const cJSON *docum
     return reader->host->fail(reader->error, TANDEM_OUT_OF_MEMORY, "no memory for %zu names", count);
   program->state_known = true;
   for (const cJSON *item = list->child; item != NULL; item = item->next) {
-    if (!cJSON_IsString(item))
+    if (!cJSON_IsString(item) || !is_plain(item->valuestring))
       return refuse(reader, "", "mutable", "a list of names");
     program->mutable_names[program->mutable_count++] = item->valuestring;
   }
