@@ -103,6 +103,15 @@ class Policy:
             raise RuntimeError(self.lost)
 
 
+def deploy(application: serve.Application) -> None:
+    """Blocks until every replica answers; when one cannot start, the error ends with what its own last words were."""
+    try:
+        serve.run(application, name="policy")
+    except RuntimeError as error:
+        (status,) = serve.status().applications["policy"].deployments.values()
+        raise RuntimeError(f"{error} {status.message.strip().splitlines()[-1]}") from error
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
@@ -137,7 +146,7 @@ def main() -> int:
             max_ongoing_requests=arguments.loads,
             ray_actor_options={"num_cpus": arguments.cpus, "num_gpus": arguments.gpus},
         )
-        serve.run(deployment.bind(arguments.program, arguments.loads, options))
+        deploy(deployment.bind(arguments.program, arguments.loads, options))
         print(f"ready: http://{arguments.host}:{arguments.port}", flush=True)
         ended.wait()
     except (OSError, RuntimeError, ValueError) as error:

@@ -1,9 +1,9 @@
 """Draws what each further load of a program costs: the stock delegates, and tandem with and without sharing.
 
 Run as `python picture.py OUTPUT.svg PROGRAMS` with PROGRAMS a JSON list of {"backend", "openvino", "library", "path"}.
-Every series is measured in a process of its own, through the stock runtime, so that nothing differs but `import tandem`:
-a fork of this one, which has loaded torch and none of the libraries in question. The figures also go to OUTPUT.json:
-private bytes after 0, 1, 2 ... loads.
+Every series is measured in a process of its own, through the stock runtime, so that nothing differs but
+`import tandem`: a fork of this one, which has loaded torch and none of the libraries in question. The figures also go
+to OUTPUT.json: private bytes after 0, 1, 2 ... loads.
 """
 
 import concurrent.futures
