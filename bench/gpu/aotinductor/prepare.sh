@@ -34,14 +34,15 @@ ldd "$carry"/bin/* "$carry/lib/libtandem.so.0" 2>/dev/null | awk '/lib(crypto|cj
   xargs -I{} cp -L {} "$carry/lib/"
 find "$carry" -type f \( -path "$carry/bin/*" -o -name '*.so*' \) -exec strip -g {} +
 for wheel in "${wheels[@]}"; do
-  name=${wheel%%==*}
-  file=$(newest "$cache/wheels-$python/${name//[-.]/?}-${wheel##*==}-"*.whl)
+  pattern="${wheel/==/-}-*.whl"
+  pattern=${pattern//_/?}
+  file=$(find "$cache/wheels-$python" -name "$pattern")
   if [[ -z $file ]]; then
     platforms=()
     for libc in 17 27 28 34; do platforms+=(--platform "manylinux_2_${libc}_x86_64"); done
     python3 -m pip download -q --no-deps --only-binary=:all: --python-version "$python" --implementation cp \
       "${platforms[@]}" --platform manylinux2014_x86_64 -d "$cache/wheels-$python" "$wheel" >&2
-    file=$(newest "$cache/wheels-$python/${name//[-.]/?}-${wheel##*==}-"*.whl)
+    file=$(find "$cache/wheels-$python" -name "$pattern")
   fi
   cp "$file" "$carry/whl/"
 done

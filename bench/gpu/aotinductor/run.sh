@@ -1,0 +1,198 @@
+#!/usr/bin/env bash
+# AOTInductor engines on a GPU, in one command on a machine with NVIDIA's driver, torch with CUDA, triton and a C
+# compiler, no network:
+#
+#   bench/gpu/aotinductor/run.sh [main | programs | memcheck | two | all]      (main)
+#
+#   main      compiles a transformer of 770 MiB and a policy, exports the transformer through ExecuTorch's CudaPartitioner;
+#             memory and seconds of loads, latency of 1, 2 and 4 at once, replayed runs, peers, storm, race, stock runtime
+#   programs  the carried programs of ExecuTorch's CudaBackend with their expected outputs (also part of main)
+#   memcheck  the carried programs and a small transformer under compute-sanitizer
+#   two       two GPUs: the carried programs on the second one, loads of both
+#
+# What prepare.sh gathered in build/carry-aoti is used. JSON lines, logs, tables and pictures go to $OUT
+# (build/gpu-aoti-results). Every part has its own bound in time, all together GPU_BENCH_SECONDS (470); a part that fails
+# does not stop the rest. GPU_BENCH_SMALL=1 makes everything small, to try the script.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../../.." || exit
+here=bench/gpu/aotinductor carry=$PWD/build/carry-aoti out=${OUT:-$PWD/build/gpu-aoti-results}
+[[ -x $carry/bin/aoti_bench ]] || { echo "run: no build/carry-aoti; run $here/prepare.sh first" >&2; exit 1; }
+mkdir -p "$out/logs"
+work=${AOTI_WORK:-$(mktemp -d)} results=$out/results.jsonl
+: >"$results"
+small=${GPU_BENCH_SMALL:+small} budget=${GPU_BENCH_SECONDS:-470} failed=0
+export PYTHONUNBUFFERED=1 TORCHINDUCTOR_CACHE_DIR=$work/cache
+command -v compute-sanitizer >/dev/null || PATH=$PATH:/usr/local/cuda/bin:/usr/local/cuda/compute-sanitizer
+
+# ---------------------------------------------------------------- set-up
+site=$work/site
+python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --target "$site" "$carry"/whl/*.whl \
+  >"$out/logs/pip.txt" 2>&1 || echo "run: wheels: $(tail -n 1 "$out/logs/pip.txt")"
+export PYTHONPATH=$site${PYTHONPATH:+:$PYTHONPATH}
+torch_lib=$(python3 -c 'import os, torch; print(os.path.join(os.path.dirname(torch.__file__), "lib"))')
+nvidia=$(dirname "$(dirname "$torch_lib")")/nvidia
+shims=$site/torch_tensorrt_executorch_runtime
+cudart=$(compgen -G "$nvidia/*/lib/libcudart.so.1[0-9]" | head -n 1)
+[[ -n $cudart ]] || cudart=$(ldconfig -p | awk '/libcudart\.so\.1[0-9] / { print $NF; exit }')
+libraries=$carry/lib:$site/executorch/lib:$shims:$(dirname "${cudart:-/usr/local/cuda/lib64/x}"):$(
+  compgen -G "$nvidia/*/lib" | tr '\n' ':')
+if [[ -z ${TANDEM_CUDA_LIBRARY:-} ]] && ! ldconfig -p 2>/dev/null | grep -q 'libcuda\.so\.1'; then
+  for file in /usr/local/nvidia/lib64/libcuda.so.1 /usr/lib/x86_64-linux-gnu/libcuda.so.1; do
+    [[ -e $file ]] && export TANDEM_CUDA_LIBRARY=$file && libraries=$libraries:$(dirname "$file") && break
+  done
+fi
+export TANDEM_EXECUTORCH_LIBRARY=$carry/lib/libtandem_executorch.so.0 AOTI_BENCH=$carry/bin/aoti_bench
+
+# part NAME SECONDS COMMAND...: its stdout goes to NAME.out, its stderr to NAME.err; a JSON document is gathered
+part() {
+  local name=$1 seconds=$2 rc=0 start=$SECONDS left=$((budget - SECONDS))
+  shift 2
+  if ((left < 5)); then
+    failed=$((failed + 1))
+    printf '{"part":"%s","good":false,"status":"no time left"}\n' "$name" >>"$results"
+    echo "$name: NOT RUN, the $budget s (GPU_BENCH_SECONDS) are used up"
+    return 1
+  fi
+  ((left < seconds)) && seconds=$left
+  LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} timeout -k 5 "$seconds" "$@" \
+    >"$out/logs/$name.out" 2>"$out/logs/$name.err" || rc=$?
+  if [[ $(tail -n 1 "$out/logs/$name.out" | head -c 1) == '{' ]]; then
+    tail -n 1 "$out/logs/$name.out" | sed "s/^{/{\"part\":\"$name\",/" >>"$results"
+  fi
+  if ((rc)); then
+    failed=$((failed + 1))
+    printf '{"part":"%s","good":false,"status":%d}\n' "$name" "$rc" >>"$results"
+    echo "$name: status $rc after $((SECONDS - start)) s: $(tail -n 4 "$out/logs/$name.err" | tr '\n' ' ' | tail -c 700)"
+  else
+    echo "$name: $((SECONDS - start)) s"
+  fi
+  return "$rc"
+}
+
+# with shims|torch COMMAND...: the library that engines are bound to
+with() {
+  local library=$1
+  shift
+  if [[ $library == shims ]]; then
+    env -u TANDEM_TORCH_LIBRARY TANDEM_AOTI_SHIMS_LIBRARY="$shims/libaoti_cuda_shims.so" "$@"
+  else
+    env -u TANDEM_AOTI_SHIMS_LIBRARY TANDEM_TORCH_LIBRARY="$torch_lib/libtorch_cpu.so" "$@"
+  fi
+}
+export -f with
+export shims torch_lib
+
+machine() {
+  uname -srm
+  grep -m 1 'model name' /proc/cpuinfo
+  nvidia-smi --query-gpu=name,driver_version,memory.total,memory.used,clocks.sm,clocks.mem --format=csv 2>/dev/null
+  python3 -c 'import torch, triton; print("torch", torch.__version__, "triton", triton.__version__, torch.cuda.device_count(), "GPUs")'
+}
+
+# ---------------------------------------------------------------- parts
+compile() { # in the background, since compilers mostly wait for one processor each
+  local seconds=$1 name
+  shift
+  local -A running=()
+  for name; do
+    (
+      LD_LIBRARY_PATH=$libraries timeout -k 5 "$seconds" python3 $here/models.py "$work" "$name" $small \
+        >"$out/logs/compile_$name.out" 2>"$out/logs/compile_$name.err"
+      echo $? >"$work/$name.rc"
+    ) &
+    running[$name]=$!
+  done
+  wait "${running[@]}"
+  for name; do
+    if [[ $(<"$work/$name.rc") == 0 ]]; then
+      grep "^$name:" "$out/logs/compile_$name.out"
+    else
+      failed=$((failed + 1))
+      printf '{"part":"compile_%s","good":false,"status":%d}\n' "$name" "$(<"$work/$name.rc")" >>"$results"
+      echo "compile_$name: status $(<"$work/$name.rc"): $(tail -n 4 "$out/logs/compile_$name.err" | tr '\n' ' ' | tail -c 700)"
+    fi
+  done
+}
+
+measure() { # measure NAME LIBRARY FILES...: the program's memory and speed
+  local name=$1 library=$2
+  shift 2
+  [[ -e $1 ]] || return
+  part "${name}_memory" 90 with "$library" "$AOTI_BENCH" memory "$@"
+  part "${name}_speed" 60 with "$library" "$AOTI_BENCH" speed "$@" ${small:+rounds=3 runs=3}
+}
+
+run_programs() {
+  compgen -G "$carry/programs/*.pte" >/dev/null || { echo "programs: none carried"; return; }
+  part programs_door 120 with shims python3 $here/programs.py "$carry/programs" "$work" door
+  part programs_door_torch 120 with torch python3 $here/programs.py "$carry/programs" "$work" door
+  part programs_stock 120 with torch python3 $here/programs.py "$carry/programs" "$work" stock
+}
+
+run_peers() {
+  local shape=float16:1x128x2048
+  [[ -n $small ]] && shape=float16:1x128x256
+  [[ -e $work/engine.so ]] || return
+  for kind in containers runners; do
+    part "peers_$kind" 60 "$carry/bin/aoti_peers" "$kind" 4 "$work/engine.so" "$work/engine.blob" "$shape" \
+      "${cudart:-libcudart.so.13}" "$shims/libextension_cuda.so" "$shims/libaoti_cuda_shims.so"
+  done
+  part peers_eager 60 python3 $here/models.py "$work" eager $small
+}
+
+run_main() {
+  run_programs
+  compile 240 transformer policy partitioner
+  measure transformer shims "$work/transformer.pte"
+  measure partitioner shims "$work/partitioner.pte" "$work/partitioner.aoti_cuda_blob.ptd"
+  measure policy shims "$work/policy.pte"
+  run_peers
+  [[ -e $work/transformer.pte ]] || return
+  part storm 90 with shims "$AOTI_BENCH" storm "$work/transformer.pte" ${small:+cycles=20 builds=3}
+  part race 60 with shims "$AOTI_BENCH" race "$work/transformer.pte"
+  part transformer_torch_memory 60 with torch "$AOTI_BENCH" memory "$work/transformer.pte" graph=0
+}
+
+run_memcheck() {
+  local name summary
+  command -v compute-sanitizer >/dev/null || { echo "memcheck: no compute-sanitizer here"; failed=$((failed + 1)); return; }
+  small=small compile 240 transformer
+  local -A programs=([transformer]="$work/transformer.pte")
+  for name in "$carry"/programs/*.pte; do
+    [[ -e $name ]] && programs[$(basename "$name" .pte)]="$name ${name%.pte}.aoti_cuda_blob.ptd"
+  done
+  for name in "${!programs[@]}"; do
+    [[ -e ${programs[$name]%% *} ]] || continue
+    for kind in memory speed; do
+      part "memcheck_${name}_$kind" 120 with shims compute-sanitizer --tool memcheck --error-exitcode 9 \
+        --log-file "$out/logs/memcheck_${name}_$kind.txt" "$AOTI_BENCH" "$kind" ${programs[$name]} rounds=1 runs=2 loads=3
+      summary=$(grep -hs 'ERROR SUMMARY' "$out/logs/memcheck_${name}_$kind.txt" | tail -n 1 | sed 's/^=* *//')
+      echo "memcheck_${name}_$kind: ${summary:-NO ERROR SUMMARY}"
+      printf '{"part":"memcheck_%s_%s","memcheck":"%s"}\n' "$name" "$kind" "${summary:-no error summary}" >>"$results"
+    done
+  done
+}
+
+run_two() {
+  local name
+  for name in "$carry"/programs/cuda_mlp_dyn.pte "$carry"/programs/cuda_cache.pte; do
+    [[ -e $name ]] || continue
+    for device in cuda:0 cuda:1; do
+      part "two_$(basename "$name" .pte)_${device/:/}" 60 with shims "$AOTI_BENCH" memory "$name" \
+        "${name%.pte}.aoti_cuda_blob.ptd" target_device="$device"
+    done
+  done
+}
+
+machine | tee "$out/machine.txt"
+for what in "${@:-main}"; do
+  case $what in
+  main | programs | memcheck | two) "run_$what" ;;
+  all) run_main; run_memcheck; run_two ;;
+  *) echo "usage: run.sh [main | programs | memcheck | two | all]" >&2; exit 2 ;;
+  esac
+done
+python3 $here/report.py "$results" "$out" | tee "$out/report.md"
+tar -C "$out" -czf "$out/logs.tar.gz" logs && rm -r "$out/logs"
+echo "$failed parts failed, $SECONDS s, results in $out"
+((failed == 0))
