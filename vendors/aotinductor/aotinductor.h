@@ -104,10 +104,10 @@ enum tandem_status td_aoti_cuda_read(const struct tandem_host *host, const void 
 
 /* ---------------------------------------------------------------- image.c */
 
-/* A function of the vendor that an engine's library calls in place of the library's own of that name. */
+/* A function of the vendor that an engine's library calls in place of the one of that name. */
 struct td_aoti_hook {
   const char *name;
-  void *address;
+  void *address; /* NULL: nobody has it */
 };
 /* Opens a private copy of an engine's library, its tensor functions bound to `library` or to a hook; the
  * host's library_close closes it. Errors: UNSUPPORTED (a function is missing, another processor, the loader

@@ -80,6 +80,14 @@ static int32_t delete_tensor(struct aoti_tensor *tensor) {
   return td_aoti.tensor.delete_tensor(tensor);
 }
 
+/* The library keeps its last error's text in a thread-local variable. A destructor for that would hold the
+ * library in memory until the thread ends, which the main thread never does; without one a thread that saw an
+ * error loses its text. */
+static int forget_destructor(void (*destructor)(void *), void *object, void *library) {
+  (void)destructor, (void)object, (void)library;
+  return 0;
+}
+
 void td_aoti_watch(struct td_aoti_watch *watch) {
   watching = watch;
 }
@@ -240,18 +248,23 @@ static const char *find_calls(void *library, struct aoti_engine_api *api) {
 
 static enum tandem_status open_program(struct td_aoti_engine *self, const struct td_aoti_program *program,
                                        struct tandem_error *error) {
-  static const char *const names[] = {"aoti_torch_create_tensor_from_blob_v2", "aoti_torch_new_tensor_handle",
-                                      "aoti_torch_delete_tensor_object"};
-  enum { HOOKS = sizeof names / sizeof names[0] };
   const struct tandem_host *host = td_aoti_host();
-  struct td_aoti_hook hooks[HOOKS] = {{.name = names[0]}, {.name = names[1]}, {.name = names[2]}};
-  memcpy(&hooks[0].address,
-         &(int32_t(*[1])(void *, int64_t, const int64_t *, const int64_t *, int64_t, int32_t, int32_t,
-                         int32_t, struct aoti_tensor **, int32_t, const uint8_t *, int64_t)){create_tensor},
-         sizeof(void *));
-  memcpy(&hooks[1].address, &(int32_t(*[1])(struct aoti_tensor *, struct aoti_tensor **)){share_tensor},
-         sizeof(void *));
-  memcpy(&hooks[2].address, &(int32_t(*[1])(struct aoti_tensor *)){delete_tensor}, sizeof(void *));
+  union {
+    int32_t (*create)(void *, int64_t, const int64_t *, const int64_t *, int64_t, int32_t, int32_t, int32_t,
+                      struct aoti_tensor **, int32_t, const uint8_t *, int64_t);
+    int32_t (*share)(struct aoti_tensor *, struct aoti_tensor **);
+    int32_t (*drop)(struct aoti_tensor *);
+    int (*forget)(void (*)(void *), void *, void *);
+    void *address; /* POSIX gives functions and data pointers one representation */
+  } create = {.create = create_tensor}, share = {.share = share_tensor}, drop = {.drop = delete_tensor},
+    forget = {.forget = forget_destructor};
+  const struct td_aoti_hook hooks[] = {{"aoti_torch_create_tensor_from_blob_v2", create.address},
+                                       {"aoti_torch_new_tensor_handle", share.address},
+                                       {"aoti_torch_delete_tensor_object", drop.address},
+                                       {"aoti_torch_proxy_executor_call_function", NULL},
+                                       {"__cxa_thread_atexit", forget.address},
+                                       {"__cxa_thread_atexit_impl", forget.address}};
+  enum { HOOKS = sizeof hooks / sizeof hooks[0] };
   void *library = td_aoti.handle;
   enum tandem_status status = TANDEM_OK;
   if (self->device_type == AOTI_DEVICE_CUDA)

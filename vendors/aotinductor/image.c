@@ -56,11 +56,14 @@ static bool begins_with(const char *name, const char *prefix) {
   return strncmp(name, prefix, strlen(prefix)) == 0;
 }
 
-static void *find_function(struct image *image, const char *name) {
+/* The address of an undefined function. *bound is false when the loader is to find it. */
+static void *find_function(struct image *image, const char *name, bool *bound) {
+  *bound = true;
   for (size_t i = 0; i < image->hook_count; i++)
     if (strcmp(image->hooks[i].name, name) == 0)
       return image->hooks[i].address;
-  return td_aoti_host()->library_symbol(image->library, name);
+  *bound = begins_with(name, "aoti_") || begins_with(name, "torch_") || begins_with(name, "cuda");
+  return *bound ? td_aoti_host()->library_symbol(image->library, name) : NULL;
 }
 
 /* The symbol as it will stand in the copy. */
@@ -70,14 +73,13 @@ static void edit_symbol(struct image *image, const char *name, Elf64_Sym *symbol
       symbol->st_other = STV_HIDDEN;
     return;
   }
-  if (!begins_with(name, "aoti_") && !begins_with(name, "torch_") && !begins_with(name, "cuda"))
-    return;
-  void *function = find_function(image, name);
+  bool bound;
+  void *function = find_function(image, name, &bound);
   if (function != NULL) {
     symbol->st_shndx = SHN_ABS;
     symbol->st_value = (Elf64_Addr)(uintptr_t)function;
     symbol->st_other = STV_HIDDEN;
-  } else if (ELF64_ST_BIND(symbol->st_info) != STB_WEAK && image->missing_count++ == 0) {
+  } else if (bound && ELF64_ST_BIND(symbol->st_info) != STB_WEAK && image->missing_count++ == 0) {
     snprintf(image->missing, sizeof image->missing, "%s", name);
   }
 }
@@ -165,6 +167,13 @@ enum tandem_status td_aoti_open_image(const void *so, size_t size, void *library
   if (wrong != NULL) {
     status =
         host->fail(error, TANDEM_UNSUPPORTED, "the program's library cannot be used: %s; %s", wrong, advice);
+    goto done;
+  }
+  if (image.missing_count > 0 && strcmp(image.missing, "aoti_torch_proxy_executor_call_function") == 0) {
+    status =
+        host->fail(error, TANDEM_UNSUPPORTED,
+                   "the program calls operators that are not torch's own, which only Python can run for it: "
+                   "export the model without them");
     goto done;
   }
   if (image.missing_count > 0) {
