@@ -35,7 +35,8 @@ class Block(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         batch, length, width = x.shape
         depth = width // self.heads
-        q, k, v = self.project(self.before(x)).view(batch, length, 3, self.heads, depth).permute(2, 0, 3, 1, 4).unbind(0)
+        parts = self.project(self.before(x)).view(batch, length, 3, self.heads, depth)
+        q, k, v = parts.permute(2, 0, 3, 1, 4).unbind(0)
         weights = torch.softmax((q @ k.transpose(-1, -2)) * depth**-0.5, -1)
         x = x + self.mix((weights @ v).transpose(1, 2).reshape(batch, length, width))
         return x + self.down(torch.nn.functional.gelu(self.up(self.between(x))))
@@ -83,7 +84,8 @@ def write_program(folder: pathlib.Path, name: str, model: torch.nn.Module, args:
     cuda = args[0].device.type == "cuda"
     began = time.time()
     with torch.no_grad():
-        export.to_program(model, args, folder / f"{name}.pte", torch_needed=not cuda, options=SHIMS_ONLY if cuda else None)
+        options = SHIMS_ONLY if cuda else None
+        export.to_program(model, args, folder / f"{name}.pte", torch_needed=not cuda, options=options)
     print(f"{name}: {weigh(model) / 2**20:.1f} MiB of weights, {time.time() - began:.0f} s to compile", flush=True)
 
 

@@ -40,7 +40,7 @@ def through_door(folder: pathlib.Path, work: pathlib.Path, name: str) -> dict[st
     """Steps of both loads must agree bit for bit; the first one with eager PyTorch's output."""
     inputs, expected = inputs_of(folder, name), torch.from_numpy(np.load(folder / f"{name}.out0.npy"))
     paths = [work / f"{name}.in{i}.bin" for i in range(len(inputs))]
-    for path, tensor in zip(paths, inputs):
+    for path, tensor in zip(paths, inputs, strict=True):
         path.write_bytes(raw(tensor))
     out = work / name
     out.mkdir(exist_ok=True)

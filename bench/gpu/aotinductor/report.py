@@ -31,7 +31,8 @@ def memory(d: dict[str, Any]) -> None:
     """Each load's device memory, its tensors included, and seconds."""
     print(f"engine {mib(d['modes'][0]['engine_bytes'])} MiB, each load's inputs and outputs "
           f"{mib(d['modes'][0]['io_bytes'])} MiB of device memory\n")  # fmt: skip
-    head("loads", "load (MiB)", "its first run (MiB)", "load (ms)", "of it the digest (ms)", "outputs equal", "left (MiB)")
+    head("loads", "load (MiB)", "its first run (MiB)", "load (ms)", "of it the digest (ms)", "outputs equal",
+         "left (MiB)")  # fmt: skip
     for mode in d["modes"]:
         row(("shared" if mode["shared"] else "private") + (", replayed" if mode["graph"] else ""),
             numbers(mode["load_bytes"], MIB), numbers(mode["run_bytes"], MIB), numbers(mode["load_seconds"], 1e-3, 2),
@@ -41,8 +42,8 @@ def memory(d: dict[str, Any]) -> None:
 def speed(d: dict[str, Any]) -> None:
     head("comparison", "rounds x runs", "median (ms)", "other (ms)", "median of ratios", "quartiles")
     for name, c in d["comparisons"].items():
-        row(name.replace("_", " "), f"{c['rounds']} x {c['runs']}", f"{c['median_ms']:.3f}", f"{c['other_median_ms']:.3f}",
-            f"{c['median_of_ratios']:.4f}", f"{c['ratio_p25']:.4f} .. {c['ratio_p75']:.4f}")  # fmt: skip
+        row(name.replace("_", " "), f"{c['rounds']} x {c['runs']}", f"{c['median_ms']:.3f}",
+            f"{c['other_median_ms']:.3f}", f"{c['median_of_ratios']:.4f}", f"{c['ratio_p25']:.4f} .. {c['ratio_p75']:.4f}")  # fmt: skip
 
 
 def peers(d: dict[str, Any]) -> None:
@@ -51,8 +52,8 @@ def peers(d: dict[str, Any]) -> None:
 
 
 def storm(d: dict[str, Any]) -> None:
-    print(f"{d['cycles']} cycles of load, run, unload at {d['cycles_per_s']:.0f}/s: memory grew by {mib(d['grown_bytes'])} MiB "
-          f"(highest {mib(d['highest_bytes'])}); {d['runs_beside']} runs beside, median {d['beside_p50_ms']:.3f} ms, "
+    print(f"{d['cycles']} cycles of load, run, unload at {d['cycles_per_s']:.0f}/s: memory grew by "
+          f"{mib(d['grown_bytes'])} MiB (highest {mib(d['highest_bytes'])}); {d['runs_beside']} runs beside, median {d['beside_p50_ms']:.3f} ms, "
           f"99 % within {d['beside_p99_ms']:.3f} ms; a build leaves {mib(d['left_bytes_a_build'])} MiB")  # fmt: skip
 
 
@@ -90,7 +91,7 @@ def draw(documents: list[dict[str, Any]], folder: pathlib.Path) -> None:
             figure, axes = pyplot.subplots(figsize=(6, 3.5), layout="constrained")
             for mode in d["modes"]:
                 total, sums = 0.0, []
-                for load, run in zip(mode["load_bytes"], mode["run_bytes"]):
+                for load, run in zip(mode["load_bytes"], mode["run_bytes"], strict=True):
                     total += load + run
                     sums.append(total / MIB)
                 label = ("shared" if mode["shared"] else "private") + (", replayed" if mode["graph"] else "")
@@ -104,16 +105,18 @@ def draw(documents: list[dict[str, Any]], folder: pathlib.Path) -> None:
             counts = [c["loads_at_once"] for c in chosen]
             axes.plot(counts, [c["median_ms"] for c in chosen], marker="o", label="shared")
             axes.plot(counts, [c["other_median_ms"] for c in chosen], marker="x", label="private")
-            axes.set(xlabel="loads at once", ylabel="a run of all (ms)", title=d["part"].removesuffix("_speed"), ylim=(0, None))
+            name = d["part"].removesuffix("_speed")
+            axes.set(xlabel="loads at once", ylabel="a run of all (ms)", title=name, ylim=(0, None))
             axes.legend()
-            figure.savefig(folder / f"latency_{d['part'].removesuffix('_speed')}.svg")
+            figure.savefig(folder / f"latency_{name}.svg")
 
 
 TELL = {"memory": memory, "speed": speed, "peers": peers, "storm": storm, "race": race, "programs": programs}
 
 
 def main() -> None:
-    documents = [json.loads(line) for line in pathlib.Path(sys.argv[1]).read_text().splitlines() if line.startswith("{")]
+    lines = pathlib.Path(sys.argv[1]).read_text().splitlines()
+    documents = [json.loads(line) for line in lines if line.startswith("{")]
     for d in documents:
         print(f"\n### {d.get('part')}: {'good' if d.get('good', True) else 'NOT GOOD'}\n")
         if d.get("measurement") in TELL:

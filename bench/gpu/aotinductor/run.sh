@@ -69,18 +69,9 @@ part() {
   return "$rc"
 }
 
-# with shims|torch COMMAND...: the library that engines are bound to
-with() {
-  local library=$1
-  shift
-  if [[ $library == shims ]]; then
-    env -u TANDEM_TORCH_LIBRARY TANDEM_AOTI_SHIMS_LIBRARY="$shims/libaoti_cuda_shims.so" "$@"
-  else
-    env -u TANDEM_AOTI_SHIMS_LIBRARY TANDEM_TORCH_LIBRARY="$torch_lib/libtorch_cpu.so" "$@"
-  fi
-}
-export -f with
-export shims torch_lib
+# The library that engines are bound to.
+shims_env=(env -u TANDEM_TORCH_LIBRARY "TANDEM_AOTI_SHIMS_LIBRARY=$shims/libaoti_cuda_shims.so")
+torch_env=(env -u TANDEM_AOTI_SHIMS_LIBRARY "TANDEM_TORCH_LIBRARY=$torch_lib/libtorch_cpu.so")
 
 machine() {
   uname -srm
@@ -114,19 +105,19 @@ compile() { # in the background, since compilers mostly wait for one processor e
   done
 }
 
-measure() { # measure NAME LIBRARY FILES...: the program's memory and speed
-  local name=$1 library=$2
-  shift 2
+measure() { # measure NAME FILES...: the program's memory and speed
+  local name=$1
+  shift
   [[ -e $1 ]] || return
-  part "${name}_memory" 90 with "$library" "$AOTI_BENCH" memory "$@"
-  part "${name}_speed" 60 with "$library" "$AOTI_BENCH" speed "$@" ${small:+rounds=3 runs=3}
+  part "${name}_memory" 90 "${shims_env[@]}" "$AOTI_BENCH" memory "$@"
+  part "${name}_speed" 60 "${shims_env[@]}" "$AOTI_BENCH" speed "$@" ${small:+rounds=3 runs=3}
 }
 
 run_programs() {
   compgen -G "$carry/programs/*.pte" >/dev/null || { echo "programs: none carried"; return; }
-  part programs_door 120 with shims python3 $here/programs.py "$carry/programs" "$work" door
-  part programs_door_torch 120 with torch python3 $here/programs.py "$carry/programs" "$work" door
-  part programs_stock 120 with torch python3 $here/programs.py "$carry/programs" "$work" stock
+  part programs_door 120 "${shims_env[@]}" python3 $here/programs.py "$carry/programs" "$work" door
+  part programs_door_torch 120 "${torch_env[@]}" python3 $here/programs.py "$carry/programs" "$work" door
+  part programs_stock 120 "${torch_env[@]}" python3 $here/programs.py "$carry/programs" "$work" stock
 }
 
 run_peers() {
@@ -143,14 +134,14 @@ run_peers() {
 run_main() {
   run_programs
   compile 240 transformer policy partitioner
-  measure transformer shims "$work/transformer.pte"
-  measure partitioner shims "$work/partitioner.pte" "$work/partitioner.aoti_cuda_blob.ptd"
-  measure policy shims "$work/policy.pte"
+  measure transformer "$work/transformer.pte"
+  measure partitioner "$work/partitioner.pte" "$work/partitioner.aoti_cuda_blob.ptd"
+  measure policy "$work/policy.pte"
   run_peers
   [[ -e $work/transformer.pte ]] || return
-  part storm 90 with shims "$AOTI_BENCH" storm "$work/transformer.pte" ${small:+cycles=20 builds=3}
-  part race 60 with shims "$AOTI_BENCH" race "$work/transformer.pte"
-  part transformer_torch_memory 60 with torch "$AOTI_BENCH" memory "$work/transformer.pte" graph=0
+  part storm 90 "${shims_env[@]}" "$AOTI_BENCH" storm "$work/transformer.pte" ${small:+cycles=20 builds=3}
+  part race 60 "${shims_env[@]}" "$AOTI_BENCH" race "$work/transformer.pte"
+  part transformer_torch_memory 60 "${torch_env[@]}" "$AOTI_BENCH" memory "$work/transformer.pte" graph=0
 }
 
 run_memcheck() {
@@ -164,7 +155,7 @@ run_memcheck() {
   for name in "${!programs[@]}"; do
     [[ -e ${programs[$name]%% *} ]] || continue
     for kind in memory speed; do
-      part "memcheck_${name}_$kind" 120 with shims compute-sanitizer --tool memcheck --error-exitcode 9 \
+      part "memcheck_${name}_$kind" 120 "${shims_env[@]}" compute-sanitizer --tool memcheck --error-exitcode 9 \
         --log-file "$out/logs/memcheck_${name}_$kind.txt" "$AOTI_BENCH" "$kind" ${programs[$name]} rounds=1 runs=2 loads=3
       summary=$(grep -hs 'ERROR SUMMARY' "$out/logs/memcheck_${name}_$kind.txt" | tail -n 1 | sed 's/^=* *//')
       echo "memcheck_${name}_$kind: ${summary:-NO ERROR SUMMARY}"
@@ -178,7 +169,7 @@ run_two() {
   for name in "$carry"/programs/cuda_mlp_dyn.pte "$carry"/programs/cuda_cache.pte; do
     [[ -e $name ]] || continue
     for device in cuda:0 cuda:1; do
-      part "two_$(basename "$name" .pte)_${device/:/}" 60 with shims "$AOTI_BENCH" memory "$name" \
+      part "two_$(basename "$name" .pte)_${device/:/}" 60 "${shims_env[@]}" "$AOTI_BENCH" memory "$name" \
         "${name%.pte}.aoti_cuda_blob.ptd" target_device="$device"
     done
   done
@@ -194,5 +185,6 @@ for what in "${@:-main}"; do
 done
 python3 $here/report.py "$results" "$out" | tee "$out/report.md"
 tar -C "$out" -czf "$out/logs.tar.gz" logs && rm -r "$out/logs"
+(cd "$out" && compgen -G '*.svg' >/dev/null && tar -czf pictures.tar.gz *.svg && rm ./*.svg)
 echo "$failed parts failed, $SECONDS s, results in $out"
 ((failed == 0))
