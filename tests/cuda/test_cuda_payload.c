@@ -331,6 +331,44 @@ static void counts_beyond_the_bytes_allocate_nothing(void **state) {
   assert_refused(&bytes, NULL, TANDEM_BAD_PROGRAM, "within the key of the .so");
 }
 
+/* A fat binary with entries of those architectures, as nvcc lays it out. */
+static void put_fat(struct bytes *bytes, const uint32_t *architectures, size_t count) {
+  put_number(bytes, 0xba55ed50, 4);
+  put_number(bytes, 1, 2);
+  put_number(bytes, 16, 2);
+  put_number(bytes, count * (64 + 8), 8);
+  for (size_t i = 0; i < count; i++) {
+    put_number(bytes, 2, 2);
+    put_number(bytes, 0x101, 2);
+    put_number(bytes, 64, 4);
+    put_number(bytes, 8, 8);
+    put_number(bytes, 0, 4);
+    put_number(bytes, 0, 8);
+    put_number(bytes, architectures[i], 4);
+    for (int k = 0; k < 5; k++)
+      put_number(bytes, 0, 8);
+  }
+}
+
+static void a_library_needs_the_gpu_that_each_of_its_kernels_has_code_for(void **state) {
+  (void)state;
+  struct bytes so = {.size = 3};
+  assert_int_equal(td_aoti_cuda_capability(so.data, so.size), 0);
+  put_fat(&so, (uint32_t[]){80, 90}, 2);
+  assert_int_equal(td_aoti_cuda_capability(so.data, so.size), 80);
+  put_fat(&so, (uint32_t[]){90}, 1);
+  assert_int_equal(td_aoti_cuda_capability(so.data, so.size), 90);
+  for (size_t size = 0; size < so.size; size++) { /* cut anywhere, nothing past the end is read */
+    unsigned char *cut = malloc(size + 1);
+    memcpy(cut, so.data, size);
+    assert_true(td_aoti_cuda_capability(cut, size) <= 90);
+    free(cut);
+  }
+  so.data[so.size - 72 - 16 + 8] = 0xff; /* a size beyond the library */
+  so.data[so.size - 72 - 16 + 15] = 0xff;
+  assert_int_equal(td_aoti_cuda_capability(so.data, so.size), 80);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(real_payloads_tell_their_engine_and_constants),
@@ -342,6 +380,7 @@ int main(void) {
       cmocka_unit_test(what_does_not_fit_is_refused_with_its_place),
       cmocka_unit_test(every_beginning_of_a_payload_is_refused),
       cmocka_unit_test(another_version_is_told),
+      cmocka_unit_test(a_library_needs_the_gpu_that_each_of_its_kernels_has_code_for),
       cmocka_unit_test(counts_beyond_the_bytes_allocate_nothing),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -137,6 +137,7 @@ struct td_aoti_engine {
   struct aoti_engine_api api;
   struct aoti_container *container;   /* owned; has the weights unless `memory` does */
   void *memory;                       /* device memory of a program's described constants; owned */
+  void *host_memory;                  /* the same, of constants that a CUDA engine has on the CPU */
   struct td_aoti_constant *constants; /* owned */
   size_t constant_count;
   struct td_aoti_cuda *cuda; /* owned; NULL on the CPU */
@@ -229,6 +230,10 @@ enum tandem_status td_aoti_make_room(struct td_aoti_context *self, const struct 
  * context. Errors: UNAVAILABLE, UNSUPPORTED, DEVICE_ERROR, DEVICE_LOST. */
 enum tandem_status td_aoti_cuda_resolve(int32_t index, int32_t capability,
                                         struct tandem_resolution *resolution, struct tandem_error *error);
+/* That the device has `capability` (0: any) or later. UNSUPPORTED names both. */
+enum tandem_status td_aoti_cuda_check(int32_t index, int32_t capability, struct tandem_error *error);
+/* The compute capability x 10 that the GPU code in a library needs at least; 0: none found. */
+int32_t td_aoti_cuda_capability(const void *so, size_t size);
 /* Retains the device's context; release gives it back. */
 enum tandem_status td_aoti_cuda_acquire(const struct tandem_resolution *resolution,
                                         struct td_aoti_cuda **cuda, struct tandem_error *error);

@@ -70,10 +70,55 @@ struct run {
 
 /* ---------------------------------------------------------------- the device */
 
+enum tandem_status td_aoti_cuda_check(int32_t index, int32_t capability, struct tandem_error *error) {
+  struct td_cuda_facts facts;
+  if (!td_cuda_describe(index, &facts) || facts.major * 10 + facts.minor >= capability)
+    return TANDEM_OK;
+  return td_aoti_host()->fail(error, TANDEM_UNSUPPORTED,
+                              "the program was compiled for compute capability %d.%d, cuda:%" PRId32
+                              " (%s) has %d.%d; export it on such a GPU",
+                              capability / 10, capability % 10, index, facts.name, facts.major, facts.minor);
+}
+
+/* Kernels lie in the library as fat binaries: u32 magic, u16 version, u16 header size, u64 size, then entries
+ * of u16 kind, u16 version, u32 header size, u64 size and, 28 bytes in, u32 architecture (read from what nvcc
+ * of CUDA 13 wrote). One entry of a kernel is enough, all kernels are needed. */
+int32_t td_aoti_cuda_capability(const void *so, size_t size) {
+  static const unsigned char magic[4] = {0x50, 0xed, 0x55, 0xba};
+  enum { FAT_HEADER = 16, ENTRY_HEADER = 32, ARCHITECTURES_MAX = 1000 };
+  const unsigned char *at = so, *end = at + size;
+  uint32_t needed = 0;
+  while ((at = memmem(at, (size_t)(end - at), magic, sizeof magic)) != NULL) {
+    uint16_t header_size;
+    uint64_t left = (uint64_t)(end - at), fat_size, entry_size;
+    uint32_t entry_header, architecture, least = UINT32_MAX;
+    if (left < FAT_HEADER)
+      break;
+    memcpy(&header_size, at + 6, sizeof header_size);
+    memcpy(&fat_size, at + 8, sizeof fat_size);
+    if (header_size >= FAT_HEADER && header_size <= left && fat_size <= left - header_size) {
+      const unsigned char *entry = at + header_size;
+      for (uint64_t rest = fat_size; rest >= ENTRY_HEADER;) {
+        memcpy(&entry_header, entry + 4, sizeof entry_header);
+        memcpy(&entry_size, entry + 8, sizeof entry_size);
+        memcpy(&architecture, entry + 28, sizeof architecture);
+        least = architecture < least ? architecture : least;
+        if (entry_header < ENTRY_HEADER || entry_header > rest || entry_size > rest - entry_header)
+          break;
+        entry += entry_header + entry_size;
+        rest -= entry_header + entry_size;
+      }
+    }
+    if (least < ARCHITECTURES_MAX && least > needed)
+      needed = least;
+    at += sizeof magic;
+  }
+  return (int32_t)needed;
+}
+
 enum tandem_status td_aoti_cuda_resolve(int32_t index, int32_t capability,
                                         struct tandem_resolution *resolution, struct tandem_error *error) {
   const struct tandem_host *host = td_aoti_host();
-  struct td_cuda_facts facts;
   td_cuda_set_host(host);
   enum tandem_status status = td_cuda_resolve(index, &resolution->context_id, error);
   if (status != TANDEM_OK)
@@ -83,13 +128,9 @@ enum tandem_status td_aoti_cuda_resolve(int32_t index, int32_t capability,
                       "the thread's current CUDA context is not the primary one of cuda:%" PRId32
                       ", the only one that AOTInductor engines run in; make that current before the load",
                       index);
-  if (td_cuda_describe(index, &facts) && facts.major * 10 + facts.minor < capability)
-    return host->fail(error, TANDEM_UNSUPPORTED,
-                      "the program was compiled for compute capability %d.%d, cuda:%" PRId32
-                      " (%s) has %d.%d; export it on such a GPU",
-                      capability / 10, capability % 10, index, facts.name, facts.major, facts.minor);
+  status = td_aoti_cuda_check(index, capability, error);
   snprintf(resolution->device, sizeof resolution->device, "cuda:%" PRId32, index);
-  return TANDEM_OK;
+  return status;
 }
 
 enum tandem_status td_aoti_cuda_acquire(const struct tandem_resolution *resolution,

@@ -342,6 +342,11 @@ static const struct td_aoti_constant *find_described(const struct td_aoti_progra
   return NULL;
 }
 
+/* Whether a constant of a CUDA engine is in host memory. */
+static bool is_beside_device(const struct td_aoti_engine *self, const struct td_aoti_constant *constant) {
+  return self->device_type == AOTI_DEVICE_CUDA && constant->device_type == AOTI_DEVICE_CPU;
+}
+
 /* Whether runs write to a constant: as the program says, else whether they could. Parameters do not change
  * when a program runs; buffers do or do not, and a copy too many costs memory while one too few would mix two
  * loads' state. */
@@ -359,7 +364,17 @@ static enum tandem_status read_mutable(struct td_aoti_engine *self, const struct
   if (self->api.constant_type != NULL && self->api.constant_type(self->container, index, &type) != 0)
     return td_aoti_fail(self, TANDEM_BAD_PROGRAM, error, "read the type of constant %s", constant->fqn);
   constant->mutable = type != AOTI_PARAMETER;
-  return TANDEM_OK;
+  if (!is_beside_device(self, constant))
+    return TANDEM_OK;
+  /* A number that the host reads; a context's copies are in device memory. */
+  constant->mutable = false;
+  return type != AOTI_BUFFER
+             ? TANDEM_OK
+             : td_aoti_host()->fail(
+                   error, TANDEM_UNSUPPORTED,
+                   "the program keeps the buffer %s on the CPU, where loads cannot have their "
+                   "own; register it on the model's device and export again",
+                   constant->fqn);
 }
 
 /* Gives each constant its names, and whether runs write to it. */
@@ -408,23 +423,37 @@ static enum tandem_status name_constants(struct td_aoti_engine *self, const stru
   return TANDEM_OK;
 }
 
-/* Puts constants that a payload describes into memory of the engine's own. */
-static enum tandem_status place_constants(struct td_aoti_engine *self, struct tandem_error *error) {
+/* Puts constants that a payload describes into memory of the engine's own: those of one device into one
+ * block, `cuda` NULL for the CPU's. */
+static enum tandem_status place_constants(struct td_aoti_engine *self, struct td_aoti_cuda *cuda, bool beside,
+                                          void **memory, struct tandem_error *error) {
   const struct tandem_host *host = td_aoti_host();
   size_t total = 0;
   for (size_t i = 0; i < self->constant_count; i++)
-    if (__builtin_add_overflow(total, td_aoti_room(&self->constants[i]), &total))
+    if (is_beside_device(self, &self->constants[i]) == beside &&
+        __builtin_add_overflow(total, td_aoti_room(&self->constants[i]), &total))
       return host->fail(error, TANDEM_OUT_OF_MEMORY,
                         "the program's constants have more bytes than there are");
-  enum tandem_status status = td_aoti_allocate(self->cuda, total, &self->memory, error);
-  char *at = self->memory;
+  enum tandem_status status = total > 0 ? td_aoti_allocate(cuda, total, memory, error) : TANDEM_OK;
+  char *at = *memory;
   for (size_t i = 0; status == TANDEM_OK && i < self->constant_count; i++) {
     struct td_aoti_constant *constant = &self->constants[i];
-    status = td_aoti_copy(self->cuda, at, constant->data, constant->size, error);
+    if (is_beside_device(self, constant) != beside)
+      continue;
+    status = td_aoti_copy(cuda, at, constant->data, constant->size, error);
     constant->data = at;
     at += td_aoti_room(constant);
   }
   return status;
+}
+
+/* Payloads of CudaBackend do not tell what GPU they are for; the code in their library does. */
+static enum tandem_status check_gpu(const struct td_aoti_engine *self, const struct td_aoti_program *program,
+                                    struct tandem_error *error) {
+  if (self->device_type != AOTI_DEVICE_CUDA || program->capability != 0)
+    return TANDEM_OK;
+  return td_aoti_cuda_check(self->device_index, td_aoti_cuda_capability(program->so, program->so_size),
+                            error);
 }
 
 static enum tandem_status fill(struct td_aoti_engine *self, const struct td_aoti_program *program,
@@ -432,11 +461,15 @@ static enum tandem_status fill(struct td_aoti_engine *self, const struct td_aoti
   enum tandem_status status;
   if ((status = check_torch(program, error)) != TANDEM_OK ||
       (status = check_processor(program, error)) != TANDEM_OK ||
+      (status = check_gpu(self, program, error)) != TANDEM_OK ||
       (status = open_program(self, program, error)) != TANDEM_OK ||
       (status = load_weights(self, program, error)) != TANDEM_OK ||
       (status = name_constants(self, program, error)) != TANDEM_OK)
     return status;
-  return program->constants != NULL ? place_constants(self, error) : TANDEM_OK;
+  if (program->constants == NULL)
+    return TANDEM_OK;
+  status = place_constants(self, self->cuda, false, &self->memory, error);
+  return status == TANDEM_OK ? place_constants(self, NULL, true, &self->host_memory, error) : status;
 }
 
 enum tandem_status td_aoti_build(const struct tandem_build_desc *desc, void **engine,
@@ -502,6 +535,7 @@ void td_aoti_engine_destroy(void *engine) {
     td_aoti_cuda_leave(self->cuda);
     host->library_close(self->so);
   }
+  td_aoti_free(NULL, self->host_memory);
   for (size_t i = 0; self->constants != NULL && i < self->constant_count; i++)
     host->release(self->constants[i].metadata);
   host->release(self->constants);
