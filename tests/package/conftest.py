@@ -1,7 +1,7 @@
 """Programs, fresh processes and figures for the tests of the Python package: those of tests/python, and the doors.
 
-A test is marked `fresh` where the order of imports or the counts of a process matter: nothing of tandem or ExecuTorch is
-loaded in the process that collects the tests.
+A test is marked `fresh` where the order of imports or the counts of a process matter: nothing of tandem or ExecuTorch
+is loaded in the process that collects the tests.
 """
 
 import importlib.util

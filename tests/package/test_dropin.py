@@ -177,7 +177,7 @@ def test_other_commands_are_the_executable_s(models):
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory):
-    """A throw-away environment whose site-packages see those of this one, and tandem by a .pth that a test may remove."""
+    """A throw-away environment that sees the packages of this one, and tandem by a .pth that a test may remove."""
     import importlib.util
 
     folder = tmp_path_factory.mktemp("environment")

@@ -1,4 +1,4 @@
-"""Options belong to the task or thread that asked for them, for exactly the loads made inside, through both runtimes."""
+"""Options belong to the task or thread that asked for them, for the loads made inside, through both runtimes."""
 
 import asyncio
 import contextlib

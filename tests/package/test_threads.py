@@ -1,8 +1,11 @@
 """Threads: what each runtime lets run at once, and that no order of loads, waits and callbacks hangs or crashes."""
 
 import faulthandler
+import hashlib
 import os
+import pathlib
 import statistics
+import subprocess
 import sys
 import threading
 import time
@@ -21,67 +24,90 @@ def seconds(*functions):
     return time.perf_counter() - begin
 
 
-def compare(figures, what, own, stock, bound, rounds):
-    """Alternating rounds, the ratio of the medians."""
-    own(), stock()
-    pairs = [(own(), stock()) for _ in range(rounds)]
-    mine, theirs = (statistics.median(column) for column in zip(*pairs))
-    figures(f"{what}: own {mine:.3f} s, stock {theirs:.3f} s, ratio {mine / theirs:.2f}, at most {bound}")
-    assert mine / theirs <= bound, pairs
+def hash_bytes():
+    """0.1 s of arithmetic on one core, without the interpreter lock."""
+    data = bytes(1 << 20)
+    for _ in range(100):
+        hashlib.sha256(data)
+
+
+def two_processors_are_free():
+    """Plain hashing, which nothing keeps from running at once, does so now."""
+    return seconds(hash_bytes, hash_bytes) <= 0.6 * (seconds(hash_bytes) + seconds(hash_bytes))
+
+
+def compare(what, rounds, bound):
+    """`rounds`: seconds of the own and of the stock runtime, alternating. The ratio of their medians."""
+    own, stock = (statistics.median(column) for column in zip(*rounds))
+    line = f"{what}: own {own:.3f} s, stock {stock:.3f} s, ratio {own / stock:.2f}, at most {bound}"
+    assert own / stock <= bound, (line, rounds)
+    return line
 
 
 def two_waits(fake_library, fake_programs):
     stock, own, fake = doors.open_door("stock"), doors.open_door("own"), doors.Fake(fake_library)
     x, wanted = np.load(fake_programs / "one.npy")
-    arms = {door.kind: [door.load(fake_programs / "one.pte") for _ in range(2)] for door in (stock, own)}
+    arms = {door: [door.load(fake_programs / "one.pte") for _ in range(2)] for door in (own, stock)}
     fake.delay(doors.RUN, 400)
-    lines = []
 
-    def both(kind):
-        return lambda: seconds(*[lambda arm=arm: np.testing.assert_array_equal(arm(x)[0], wanted) for arm in arms[kind]])
+    def run_both(door):
+        return seconds(*[lambda arm=arm: np.testing.assert_array_equal(arm(x)[0], wanted) for arm in arms[door]])
 
-    compare(lines.append, "two threads, 400 ms of waiting each", both("own"), both("stock"), 0.55, rounds=3)
     assert own.tandem.stats().engines == 1
-    return lines
+    rounds = [(run_both(own), run_both(stock)) for _ in range(4)][1:]
+    return compare("two threads, 400 ms of waiting each", rounds, 0.55)
 
 
-def two_computations(model):
+def two_computations(model, options):
     stock, own = doors.open_door("stock"), doors.open_door("own")
-    for name, value in (("num_threads", 1), ("cpu_pinning", False)):
-        own.tandem.set_option(name, value, backend="openvino")
+    with own.tandem.options(cpu_pinning=False, **options):
+        arms = {door: [door.load(model) for _ in range(2)] for door in (own, stock)}
     inputs, wanted = model.case()
-    arms = {door.kind: [door.load(model) for _ in range(2)] for door in (stock, own)}
-    for arm in (*arms["stock"], *arms["own"]):
-        for found, good in zip(arm(*inputs), wanted):
-            np.testing.assert_allclose(found, good, rtol=1e-4, atol=1e-5)
-    begin = time.perf_counter()
-    arms["own"][0](*inputs)
-    repeats = max(1, round(0.4 / (time.perf_counter() - begin)))
-    lines = []
+    for arm in (*arms[own], *arms[stock]):
+        np.testing.assert_allclose(arm(*inputs)[0], wanted[0], rtol=0.05, atol=0.05)  # threads change the order of sums
 
     def work(arm):
-        for _ in range(repeats):
+        for _ in range(8):
             arm(*inputs)
 
-    def both(kind):
-        return lambda: seconds(*[lambda arm=arm: work(arm) for arm in arms[kind]])
+    def run_both(door):
+        return seconds(*[lambda arm=arm: work(arm) for arm in arms[door]])
 
-    compare(lines.append, f"two threads, OpenVINO, {repeats} runs each", both("own"), both("stock"), 0.65, rounds=7)
-    return lines
+    rounds, end = [], time.monotonic() + 40
+    while len(rounds) < 7 and time.monotonic() < end:
+        free = two_processors_are_free()
+        figures = (run_both(own), run_both(stock))
+        if free and two_processors_are_free():
+            rounds.append(figures)
+    if len(rounds) < 3:
+        pytest.skip("other programs leave less than two processors: hashing on two threads gains too little")
+    return compare(f"two threads, OpenVINO, {options}", rounds, 0.65)
 
 
 def test_two_threads_wait_at_once_in_the_own_runtime(fake_library, fake_programs, figures):
     import fresh
 
-    figures += fresh.run(two_waits, fake_library, fake_programs).good()
+    figures.append(fresh.run(two_waits, fake_library, fake_programs).good())
 
 
-def test_two_threads_compute_at_once_in_the_own_runtime(models, figures):
+@pytest.mark.parametrize(
+    "options",
+    [{"num_threads": 1, "use_shared_engines": False}, {"num_streams": 2, "num_threads": 2}],
+    ids=["one-thread-each", "one-engine-of-two-streams"],
+)
+def test_two_threads_compute_at_once_in_the_own_runtime(options, models, figures, tmp_path):
     import fresh
 
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("needs two processors")
-    figures += fresh.run(two_computations, models.big, timeout=120).good()
+    folders = [str(pathlib.Path(module.__file__).parent) for module in (fresh, doors)]
+    done = subprocess.run(
+        [sys.executable, f"{folders[1]}/make_computation.py", tmp_path],
+        env={**os.environ, "PYTHONPATH": folders[0]}, capture_output=True, text=True, timeout=200,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    model = type(models.mlp)(tmp_path / "computation.pte")
+    figures.append(fresh.run(two_computations, model, options, timeout=120).good())
 
 
 def load_a_thousand(kinds, fake_library, fake_programs):
@@ -161,13 +187,10 @@ def test_a_stock_load_that_waits_for_an_own_one_gets_its_engine(fake_library, fa
 def test_eight_threads_on_one_handle_get_their_own_outputs(name, models):
     """Field case 07: distinct inputs, with `mlp_dynamic` also distinct shapes, a thousand runs each."""
     door = doors.open_door("own")
-    model = getattr(models, name)
-    inputs, _ = model.case()
-    load = door.load(model)
+    load = door.load(getattr(models, name))
     random, cases = np.random.default_rng(7), []
     for index in range(8):
-        shape = (index + 1, *inputs[0].shape[1:]) if name == "mlp_dynamic" else inputs[0].shape
-        x = random.standard_normal(shape, dtype=np.float32)
+        x = random.standard_normal((index + 1 if name == "mlp_dynamic" else 4, 64), dtype=np.float32)
         cases.append((x, load(x)[0].copy()))
     assert len({wanted.tobytes() for _, wanted in cases}) == 8
     start = threading.Barrier(8)

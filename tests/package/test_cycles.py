@@ -1,0 +1,65 @@
+"""Loading, running and unloading for ever keeps nothing: memory, descriptors and threads are flat after the start."""
+
+import doors
+import numpy as np
+import pytest
+
+START = 100  # cycles that may still fill caches
+POINTS = 40
+
+
+def slope(samples):
+    """Of (cycle, bytes) pairs: bytes a cycle, by least squares."""
+    cycles, figures = np.array(samples, dtype=float).T
+    return float(np.polyfit(cycles, figures, 1)[0])
+
+
+def turn(door, path, inputs, wanted, count):
+    memory, handles, tasks = [], set(), set()
+    for cycle in range(1, count + 1):
+        load = door.load(path)
+        found = load(*inputs)
+        if cycle % (count // POINTS) == 0 or cycle == 1:
+            np.testing.assert_allclose(found[0], wanted[0], rtol=1e-4, atol=1e-5)
+        del load, found
+        if cycle >= START and cycle % (count // POINTS) == 0:
+            memory.append((cycle, doors.private_bytes()))
+            handles.add(doors.descriptors())
+            tasks.add(doors.threads())
+    stats = door.tandem.stats()
+    assert (stats.builds, stats.engines, stats.loads) == (count, 0, 0)
+    return memory, handles, tasks
+
+
+def judge(what, memory, handles, tasks, bound, count):
+    found = slope(memory)
+    line = f"{what}, {count} cycles: {found:+.2f} bytes a cycle, at most {bound}; {handles} descriptors, {tasks} threads"
+    assert found <= bound and len(handles) == 1 and len(tasks) == 1, (line, memory)
+    return line
+
+
+def cycle_fake(kind, fake_library, fake_programs):
+    door, fake = doors.open_door(kind), doors.Fake(fake_library)
+    x, y = np.load(fake_programs / "one.npy")
+    figures = turn(door, fake_programs / "one.pte", [x], [y], 10_000)
+    assert fake.violations()[0] == 0
+    return judge(f"fake vendor, {kind} runtime", *figures, bound=16, count=10_000)
+
+
+def cycle_openvino(kind, model, count):
+    door = doors.open_door(kind)
+    return judge(f"OpenVINO, {kind} runtime", *turn(door, model, *model.case(), count), bound=512, count=count)
+
+
+@pytest.mark.parametrize("kind", ["own", "stock"])
+def test_ten_thousand_cycles_keep_nothing(kind, fake_library, fake_programs, figures):
+    import fresh
+
+    figures.append(fresh.run(cycle_fake, kind, fake_library, fake_programs, timeout=200).good())
+
+
+@pytest.mark.parametrize("kind", ["own", "stock"])
+def test_cycles_of_a_real_vendor_keep_nothing(kind, models, figures):
+    import fresh
+
+    figures.append(fresh.run(cycle_openvino, kind, models.mlp, 800, timeout=200).good())
