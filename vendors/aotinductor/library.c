@@ -51,6 +51,11 @@ static const char *find_functions(const struct tandem_host *host, void *library,
   return NULL;
 }
 
+static bool is_shims(const char *path) {
+  const char *file = strrchr(path, '/');
+  return strcmp(file != NULL ? file + 1 : path, shims_file) == 0;
+}
+
 static void inspect_library(struct search *search, void *library, const char *path) {
   const struct tandem_host *host = search->host;
   struct td_aoti_library *found = &search->found;
@@ -61,8 +66,7 @@ static void inspect_library(struct search *search, void *library, const char *pa
                missing);
     return;
   }
-  const char *file = strrchr(path, '/');
-  found->torch = strcmp(file != NULL ? file + 1 : path, shims_file) != 0;
+  found->torch = !is_shims(path);
   found->handle = library;
   snprintf(found->path, sizeof found->path, "%s", path);
   if (found->torch && find_symbol(host, library, "aoti_torch_abi_version", &abi_version)) {
@@ -73,8 +77,23 @@ static void inspect_library(struct search *search, void *library, const char *pa
   search->done = true;
 }
 
+/* What the shims need and do not say where it is: it lies beside them and in the packages of CUDA's runtime.
+ */
+static void open_beside(const struct tandem_host *host, const char *shims) {
+  static const char *const files[] = {"/../nvidia/cu13/lib/libcudart.so.13",
+                                      "/../nvidia/cuda_runtime/lib/libcudart.so.13", "/libextension_cuda.so"};
+  const char *slash = strrchr(shims, '/');
+  char path[PATH_MAX];
+  for (size_t i = 0; slash != NULL && i < sizeof files / sizeof files[0]; i++)
+    if (snprintf(path, sizeof path, "%.*s%s", (int)(slash - shims), shims, files[i]) < (int)sizeof path &&
+        access(path, F_OK) == 0)
+      host->library_open(path, NULL, 0, NULL); /* a failure shows with the shims */
+}
+
 static void try_library(struct search *search, const char *name) {
   struct tandem_error error = {0};
+  if (is_shims(name))
+    open_beside(search->host, name);
   char path[sizeof search->found.path] = "";
   void *library = search->host->library_open(name, path, sizeof path, &error);
   if (library != NULL)
@@ -115,8 +134,7 @@ static void try_packages(struct search *search, const char *packages) {
   char folder[PATH_MAX];
   if (snprintf(folder, sizeof folder, "%s/torch/lib", packages) < (int)sizeof folder)
     try_file(search, folder, torch_file);
-  if (snprintf(folder, sizeof folder, "%s/torch_tensorrt_executorch_runtime/lib", packages) <
-      (int)sizeof folder)
+  if (snprintf(folder, sizeof folder, "%s/torch_tensorrt_executorch_runtime", packages) < (int)sizeof folder)
     try_file(search, folder, shims_file);
 }
 

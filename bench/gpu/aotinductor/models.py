@@ -156,7 +156,7 @@ def main() -> None:
     elif what == "policy":
         import policy_model
 
-        model, args = policy_model.make(device=device, small=small)
+        model, args = policy_model.make(device, shape=policy_model.SMALL if small else policy_model.Shape())
         write_program(folder, "policy", model, args)
     elif what == "partitioner":
         partition(folder, small)
