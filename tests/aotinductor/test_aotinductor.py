@@ -1,0 +1,140 @@
+"""AOTInductor programs beside the torch that Python imported and without one, and what tandem.export refuses."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+BUILD = pathlib.Path(os.environ.get("TANDEM_BUILD", ROOT / "build/release"))
+PLUGIN = os.environ.get("TANDEM_EXECUTORCH_LIBRARY") or str(BUILD / "libtandem_executorch.so")
+
+sys.path[:0] = [str(ROOT / "python/tandem"), str(HERE)]
+import export  # noqa: E402
+
+# The stock runtime with tandem's plug-in; `first` is what the process imports before it. Two loads take turns, each
+# with inputs of its own. Prints JSON.
+PROGRAM = """
+import json, sys
+{first}
+sys.path.insert(0, {peers!r})
+import host
+plugin = host.Tandem()
+stock = host.Host(plugin)
+import torch
+
+loads = [stock.load({path!r}), stock.load({path!r})]
+outputs = [[], []]
+for at in range(4):
+    for load, sign, output in zip(loads, (1.0, -1.0), outputs):
+        output.append(load.method.execute([torch.full((1, 16), sign * at), torch.tensor([at])])[0].tolist())
+stats = plugin.stats()
+matrix = torch.arange(16.0).reshape(4, 4)
+print(json.dumps({{
+    "outputs": outputs,
+    "engines": stats.engines,
+    "loads": stats.loads,
+    "torches": sorted({{line.split()[-1] for line in open("/proc/self/maps") if "/libtorch_cpu.so" in line}}),
+    "product": (matrix @ matrix).tolist(),
+}}))
+"""
+
+
+@pytest.fixture(scope="session")
+def folder():
+    ready = os.environ.get("TANDEM_AOTINDUCTOR_MODELS")
+    if ready:
+        return pathlib.Path(ready)
+    made = subprocess.run([sys.executable, HERE / "make_models.py"], capture_output=True, text=True, timeout=900)
+    assert made.returncode == 0, made.stderr[-4000:]
+    return pathlib.Path(made.stdout.strip())
+
+
+def run_python(code, **environment):
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, env={**os.environ, **environment}
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("first", ["", "import torch", "import torch, torch._inductor"])
+def test_two_loads_share_beside_the_torch_of_the_process(folder, first):
+    import make_models
+
+    code = PROGRAM.format(first=first, peers=str(ROOT / "tests/python"), path=str(folder / "cache.pte"))
+    seen = run_python(code, TANDEM_TORCH_LIBRARY="", TANDEM_EXECUTORCH_LIBRARY=PLUGIN)
+    assert (seen["engines"], seen["loads"]) == (1, 2)
+    assert len(seen["torches"]) == 1, "a second torch was loaded"
+    matrix = torch.arange(16.0).reshape(4, 4)
+    assert seen["product"] == (matrix @ matrix).tolist()
+    for sign, outputs in zip((1.0, -1.0), seen["outputs"], strict=True):
+        model = make_models.Cache()
+        with torch.no_grad():
+            eager = [model(torch.full((1, 16), sign * at), torch.tensor([at])) for at in range(4)]
+        torch.testing.assert_close([torch.tensor(y) for y in outputs], eager, rtol=1e-5, atol=1e-5)
+
+
+def run_tandem(*arguments, **environment):
+    return subprocess.run(
+        [BUILD / "tandem", *map(str, arguments)], capture_output=True, text=True, timeout=300,
+        env={**os.environ, **environment},
+    )  # fmt: skip
+
+
+def test_a_process_without_torch_finds_the_one_that_is_named(folder):
+    torch_library = (folder / "torch_library").read_text()
+    done = run_tandem("run", folder / "plain.pte", "--json", "--loads", "3", TANDEM_TORCH_LIBRARY=torch_library)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["vendor"] == "aotinductor" and told["outputs_equal"]
+    assert [load["shared"] for load in told["loads"]] == [False, True, True]
+
+
+def test_a_torch_that_is_named_and_not_there_is_an_error_that_says_so(folder):
+    done = run_tandem("run", folder / "plain.pte", TANDEM_TORCH_LIBRARY="/nowhere/libtorch_cpu.so")
+    assert done.returncode == 1
+    assert "TANDEM_TORCH_LIBRARY=/nowhere/libtorch_cpu.so cannot be used" in done.stderr
+
+
+def test_inspect_tells_what_a_program_has(folder):
+    done = run_tandem("inspect", folder / "cache.pte")
+    assert done.returncode == 0, done.stderr
+    for line in ("TandemAotiBackend", "device: cpu", f"torch_version: {torch.__version__}", "state: model.keys"):
+        assert line in done.stdout
+
+
+class Changes(torch.nn.Module):
+    def forward(self, x):
+        return x.add_(1)
+
+
+class Number(torch.nn.Module):
+    def forward(self, x):
+        return x, 3
+
+
+@pytest.mark.parametrize(
+    ("model", "args", "words"),
+    [
+        (Changes().eval(), (torch.ones(2),), "changes its input"),
+        (Number().eval(), (torch.ones(2),), "output 1 .* is NoneType|output 1 .* expected"),
+        (torch.nn.Linear(2, 2), (torch.ones(2),), r"model\.eval\(\)"),
+        (torch.nn.Identity().eval(), (torch.ones(2, dtype=torch.complex64),), "complex64"),
+    ],
+)
+def test_a_model_that_does_not_fit_is_refused_by_name(model, args, words):
+    with pytest.raises(export.ExportError, match=words):
+        export.to_payload(model, args)
+
+
+def test_a_failed_export_leaves_no_file(tmp_path):
+    with pytest.raises(export.ExportError):
+        export.to_program(Changes().eval(), (torch.ones(2),), tmp_path / "model.pte")
+    assert list(tmp_path.iterdir()) == []
