@@ -49,6 +49,18 @@ struct dl_versioned {
 };
 """
 
+# python/dlpack.h: tensors that tandem hands over.
+EXPORTS = """
+struct dl_memory;
+struct dl_memory *tandem_dlpack_hold(uint64_t address, void *context, void *push, void *pop,
+                                     void *exchange_capture_mode, void *memory_free);
+void tandem_dlpack_drop(struct dl_memory *memory);
+struct dl_managed *tandem_dlpack_export(struct dl_memory *memory, int32_t device_id, uint8_t code, uint8_t bits,
+                                        int32_t rank, const int64_t *shape);
+const char *tandem_dlpack_name(void);
+void *tandem_dlpack_destructor(void);
+"""
+
 # What the headers have as macros only; static, for this module alone.
 TABLES = """
 #define TANDEM_PYTHON_CLASS(name, number, text, executorch, python) #python,
@@ -72,8 +84,8 @@ def read_declarations(compiler: str, headers: list[str]) -> str:
 def main() -> None:
     compiler, output, *headers = sys.argv[1:]
     ffi = cffi.FFI()
-    ffi.cdef(read_declarations(compiler, headers) + CALLBACKS + DLPACK + TABLE_DECLARATIONS)
-    source = "#include <tandem/program.h>\n#include <gate.h>\n" + DLPACK + TABLES
+    ffi.cdef(read_declarations(compiler, headers) + CALLBACKS + DLPACK + EXPORTS + TABLE_DECLARATIONS)
+    source = "#include <tandem/program.h>\n#include <gate.h>\n" + DLPACK + "#include <dlpack.h>\n" + TABLES
     ffi.set_source("tandem._native", source, py_limited_api=True)
     ffi.emit_c_code(output)
 

@@ -22,11 +22,11 @@ import functools
 import os
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, TypeVar, Union
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NoReturn, TypeVar, Union
 
 import numpy as np
 
-from tandem import errors, tensors
+from tandem import _cuda, errors, tensors
 from tandem._native import ffi, lib
 from tandem.options import _spell
 from tandem.stats import LoadInfo, load_info
@@ -192,13 +192,25 @@ class Method(_Owner):
         self._outputs: Sequence[tensors.Output] = tensors.make_slots(
             tensors.Output, io.outputs, self._output_tensors, io.output_count
         )
+        # Where the method is one delegate on a CUDA device, and nothing else, that device's memory is used in place.
+        info = self.info if lib.tandem_method_direct(pointer) else []
+        self._on_cuda = bool(info) and info[0].device.startswith("cuda:")
+        for slot in (*self._inputs, *self._outputs) if self._on_cuda else ():
+            slot.device_id = int(info[0].device.removeprefix("cuda:"))
         self._error = ffi.new("struct tandem_error *")
         self._run = ffi.new("struct tandem_run_desc *")
         self._run.struct_size = ffi.sizeof("struct tandem_run_desc")
         self._run.inputs, self._run.input_count = self._input_tensors, io.input_count
         self._run.outputs, self._run.output_count = self._output_tensors, io.output_count
 
-    def execute(self, inputs: Sequence[Any] = (), *, out: Sequence[Any] | None = None) -> list[Any]:
+    def execute(
+        self,
+        inputs: Sequence[Any] = (),
+        *,
+        out: Sequence[Any] | None = None,
+        device: Literal["cpu", "cuda"] = "cpu",
+        stream: Any = None,
+    ) -> list[Any]:
         """Runs the method: the outputs, as fresh NumPy arrays.
 
         `inputs`: an array or anything with `__dlpack__` for each input that is a tensor; a Python number will do for
@@ -206,6 +218,11 @@ class Method(_Owner):
         bfloat16 and float8 are the types of ml_dtypes.
         `out`: for each output None or what to write it into, which then is the result: a contiguous array of that
         type and shape; of a dynamic output at least as large, the result then being the part that was written.
+        A method that is one engine on a CUDA device also takes contiguous CUDA tensors, in `inputs` and in `out`,
+        and uses them in place. `device="cuda"` leaves outputs of fixed shape there, as `DeviceArray`. `stream`: the
+        CUDA stream to run on (a handle, or a stream of torch or CuPy), after what it has to do already; without one
+        the run waits for the default stream, where other libraries order their tensors' work. Either way the run is
+        over when this returns.
         Blocks for the run, without the interpreter lock, and while another thread runs this method.
         Errors: InvalidArgumentError (the tensor is named), InvalidStateError (closed), DeviceLostError (after a
         fork), and what the engine's run failed with. An error leaves the method usable.
@@ -225,14 +242,37 @@ class Method(_Owner):
         keep: list[object] = []
         with self._lock:
             handle = self._handle or self._use()
-            for slot, value in zip(slots, inputs, strict=False):
-                slot.bind(value, keep)
-            arrays = [slot.bind(target, keep) for slot, target in zip(output_slots, out, strict=False)]
+            if self._on_cuda or stream is not None or device != "cpu":
+                arrays = self._bind_on_device(inputs, out, device, stream, keep)
+            else:
+                for slot, value in zip(slots, inputs, strict=False):
+                    slot.bind(value, keep)
+                arrays = [slot.bind(target, keep) for slot, target in zip(output_slots, out, strict=False)]
             status = lib.tandem_method_run(handle, self._run, self._error)
             if status:
                 errors.check(status, self._error)
             results = zip(output_slots, arrays, out, strict=False)
             return [slot.take(array, target) for slot, array, target in results]
+
+    def _bind_on_device(
+        self, inputs: Sequence[Any], out: Sequence[Any], device: str, stream: Any, keep: list[object]
+    ) -> list[Any]:
+        if device not in ("cpu", "cuda"):
+            raise errors.InvalidArgumentError(f'device is {device!r}: expected "cpu" or "cuda"')
+        if not self._on_cuda:
+            reason = "is not one engine on a CUDA device alone, and copies through host memory"
+            raise errors.UnsupportedError(f"{self._what} {reason}: leave out stream and device")
+        handle = None if stream is None else tensors.handle_of_stream(stream)
+        self._run.stream = ffi.cast("void *", handle or 0)
+        for slot, value in zip(self._inputs, inputs, strict=True):
+            slot.bind(value, keep, handle)
+        pairs = zip(self._outputs, out, strict=True)
+        arrays = [slot.bind(target, keep, handle, device == "cuda") for slot, target in pairs]
+        if handle is None:
+            for each in keep:
+                if isinstance(each, tensors.OnDevice):
+                    _cuda.wait_for_producer(each.address, each.device_id)
+        return arrays
 
     def __call__(self, *inputs: Any) -> list[Any]:
         """`method(x, y)` is `method.execute([x, y])`."""

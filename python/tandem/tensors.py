@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 import ml_dtypes
 import numpy as np
 
-from tandem import errors
+from tandem import _cuda, errors
 from tandem._native import ffi, lib
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ _DLPACK = {
     (2, 16): "float16", (2, 32): "float32", (2, 64): "float64",
     (4, 16): "bfloat16", (6, 8): "bool", (10, 8): "float8_e4m3fn", (12, 8): "float8_e5m2",
 }  # fmt: skip
+_TO_DLPACK = {name: pair for pair, name in _DLPACK.items()}
 _BY_NAME = {dtype.name: dtype for dtype in DTYPES.values()}
 _CPU, _CUDA, _CUDA_HOST, _CUDA_MANAGED = 1, 2, 3, 13
 _READ_ONLY = 1  # a flag of versioned DLPack
@@ -139,6 +140,25 @@ def _describe(value: object) -> str:
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
+class OnDevice:
+    """What a run was given on a CUDA device; lives as long as the run."""
+
+    def __init__(self, address: int, device_id: int, capsule: object) -> None:
+        self.address, self.device_id, self.capsule = address, device_id, capsule
+
+
+def handle_of_stream(stream: Any) -> int:
+    """The CUstream of an int, or of a stream of torch, of CuPy or of `__cuda_stream__`; the default one is 1."""
+    if hasattr(stream, "__cuda_stream__"):
+        protocol = stream.__cuda_stream__
+        stream = (protocol() if callable(protocol) else protocol)[1]
+    for name in ("cuda_stream", "ptr"):
+        stream = getattr(stream, name, stream)
+    if not isinstance(stream, int) or stream < 0:
+        raise TypeError(f"stream is of type {_describe(stream)}: expected a CUDA stream or its handle")
+    return stream or _cuda.LEGACY_STREAM
+
+
 class Slot:
     """One input or output of a method and the C struct that stands for it."""
 
@@ -149,6 +169,7 @@ class Slot:
         low, high = tuple(io.min[0 : io.rank]), tuple(io.max[0 : io.rank])
         self.fixed: tuple[int, ...] | None = low if low == high else None  # the shape, when only one is possible
         self.what = f'{kind} "{self.name}"'
+        self.device_id: int | None = None  # of the CUDA device whose memory is read and written in place
         self._tensor = tensor
         self._shape: tuple[int, ...] | None = None  # what the struct says
         tensor.dtype = io.dtype
@@ -164,6 +185,36 @@ class Slot:
             tensor.shape[dimension] = size
         self._shape = shape
 
+    def set_device_tensor(self, source: ffi.CData, capsule: object, keep: list[object]) -> None:
+        """Lets the struct point to a `struct dl_tensor` in a CUDA device's memory, which is never copied."""
+        dtype = dtype_of_capsule(source, self.what)
+        if dtype != self.dtype:
+            raise self.wrong_type(str(dtype))
+        shape = tuple(source.shape[0 : source.rank]) if source.rank else ()
+        if source.strides and shape and 0 not in shape:
+            expected = 1
+            for size, stride in zip(reversed(shape), reversed(tuple(source.strides[0 : source.rank])), strict=True):
+                if size != 1 and stride != expected:
+                    raise errors.InvalidArgumentError(f"{self.what} is not contiguous on its device: copy it first")
+                expected *= size
+        if shape != self._shape:
+            self.set_shape(shape)
+        tensor = self._tensor
+        tensor.data = ffi.cast("char *", source.data) + source.byte_offset
+        tensor.size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        keep.append(OnDevice(int(ffi.cast("uintptr_t", tensor.data)), source.device_id, capsule))
+
+    def open_device_tensor(self, value: Any, stream: int | None, keep: list[object]) -> tuple[bool, bool]:
+        """Binds `value` if it lies on a CUDA device: whether it did, and whether it may be written."""
+        if self.device_id is None or not hasattr(value, "__dlpack_device__"):
+            return False, False
+        if value.__dlpack_device__()[0] not in (_CUDA, _CUDA_MANAGED):
+            return False, False
+        request = {} if stream is None else {"stream": stream}
+        capsule, source, writable = open_capsule(value, self.what, **request)
+        self.set_device_tensor(source, capsule, keep)
+        return True, writable
+
     def wrong_type(self, found: str) -> errors.InvalidArgumentError:
         return errors.InvalidArgumentError(f"{self.what} is {found}: expected {self.dtype}")
 
@@ -171,8 +222,10 @@ class Slot:
 class Input(Slot):
     """One input."""
 
-    def bind(self, value: Any, keep: list[object]) -> None:
+    def bind(self, value: Any, keep: list[object], stream: int | None = None) -> None:
         """Lets the struct point to `value`; what must live until the run is over is added to `keep`."""
+        if self.device_id is not None and self.open_device_tensor(value, stream, keep)[0]:
+            return
         if type(value) is not np.ndarray or value.dtype is not self.dtype or value.flags.num & _READY != _READY:
             value = self._make_ready(value, keep)
         if value.shape != self._shape:
@@ -211,7 +264,7 @@ class Input(Slot):
             capsule, tensor, _ = open_capsule(value, self.what)
             if tensor.device_type not in (_CPU, _CUDA_HOST):
                 raise errors.UnsupportedError(
-                    f"{self.what} is in memory of DLPack's device type {tensor.device_type}: expected host memory"
+                    f"{self.what} is on a device of DLPack's type {tensor.device_type}: this method takes host memory"
                 )
             keep.append(capsule)
             return view_capsule(tensor, self.what)
@@ -237,14 +290,20 @@ class Input(Slot):
 class Output(Slot):
     """One output."""
 
-    def bind(self, out: Any, keep: list[object]) -> Array | None:
-        """Lets the struct point to where the result goes: `out`, or a fresh array when the shape is known.
+    def bind(self, out: Any, keep: list[object], stream: int | None = None, on_device: bool = False) -> Any:
+        """Lets the struct point to where the result goes: `out`, or fresh memory when the shape is known.
 
         None: C lends its own memory, since the shape is known only after the run.
         """
         tensor = self._tensor
         if out is not None:
+            if self.device_id is not None:
+                bound, writable = self.open_device_tensor(out, stream, keep)
+                if bound:
+                    return self._check_device_room(out, writable)
             array = self._find_room(out, keep)
+        elif on_device:
+            return self._make_device_room()
         elif self.fixed is not None:
             array = np.empty(self.fixed, self.dtype)
         else:
@@ -258,7 +317,26 @@ class Output(Slot):
         keep.append(pointer)
         return array
 
-    def take(self, array: Array | None, out: Any) -> Any:
+    def _check_device_room(self, out: Any, writable: bool) -> Any:
+        if not writable:
+            raise errors.InvalidArgumentError(f"{self.what}: out is read-only: expected memory that can be written")
+        if self._shape != self.fixed:
+            expected = self.fixed or "an output of fixed shape, which this is not"
+            raise errors.InvalidArgumentError(f"{self.what}: out has the shape {self._shape}: expected {expected}")
+        return out
+
+    def _make_device_room(self) -> _cuda.DeviceArray:
+        if self.device_id is None or self.fixed is None:
+            reason = "its engine is on no CUDA device" if self.device_id is None else "its shape is dynamic"
+            raise errors.UnsupportedError(f"{self.what} cannot be left on a CUDA device: {reason}")
+        array = _cuda.DeviceArray(self.fixed, self.dtype, _TO_DLPACK[self.dtype.name], self.device_id)
+        if self.fixed != self._shape:
+            self.set_shape(self.fixed)
+        self._tensor.data = ffi.cast("void *", array.address)
+        self._tensor.size = array.nbytes
+        return array
+
+    def take(self, array: Any, out: Any) -> Any:
         """The result after a run: `array`, its part that was written, or a copy of what C lends."""
         if self.fixed is not None:
             return array if out is None else out
