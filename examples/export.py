@@ -1,12 +1,12 @@
-"""From a PyTorch module to a program (.pte) for one backend, through that backend's own ExecuTorch exporter.
+"""From a PyTorch module to a program (.pte) for one backend, through that backend's own exporter.
 
     python export.py policy.pte                                   a small policy for OpenVINO
     python export.py policy.pte --backend xnnpack
     python export.py mine.pte --model my_package.policies:build   a model of yours
 
 `--model` names a function without arguments that returns a module and a tuple of example inputs. Export on the machine
-that loads the program, or on one like it: OpenVINO's and TensorRT's payloads suit the version and the hardware that
-made them. Exporting for TensorRT and CUDA needs an NVIDIA GPU.
+that loads the program, or on one like it: payloads suit the version and the hardware that made them. `aotinductor` is
+tandem's own exporter and needs a C++ compiler; `tensorrt` and `cuda` (ExecuTorch's CudaBackend) need an NVIDIA GPU.
 
 Exit status: 0 done, 1 the export failed or a package is missing (one line says which), 2 called wrongly.
 """
@@ -106,8 +106,15 @@ def export(backend: str, model: torch.nn.Module, inputs: tuple[torch.Tensor, ...
     import torch
     from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
 
-    part = output.with_suffix(".part.pte")
     exported = torch.export.export(model, inputs)
+    if backend == "aotinductor":
+        from tandem.export import ExportError, to_program
+
+        try:
+            return to_program(exported, path=output)
+        except ExportError as error:
+            raise Problem(str(error)) from error
+    part = output.with_suffix(".part.pte")
     if backend == "tensorrt":
         import torch_tensorrt
 
@@ -131,7 +138,9 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     parser.add_argument("output", metavar="PROGRAM.pte", type=pathlib.Path)
-    parser.add_argument("--backend", choices=["openvino", "xnnpack", "tensorrt", "cuda"], default="openvino")
+    parser.add_argument(
+        "--backend", choices=["openvino", "xnnpack", "aotinductor", "tensorrt", "cuda"], default="openvino"
+    )
     parser.add_argument("--model", metavar="MODULE:FUNCTION", help="a model of yours, instead of a small policy")
     arguments = parser.parse_args()
     if arguments.model and not all(arguments.model.partition(":")):

@@ -54,10 +54,10 @@ def exported(example, tmp_path_factory):
     """What export.py makes of its small policy, by backend. Each replaced a file that was there."""
     folder = tmp_path_factory.mktemp("programs")
     made = {}
-    for backend in ("openvino", "xnnpack"):
-        path = folder / f"{backend}.pte"
+    for backend in ("openvino", "aotinductor", "xnnpack"):
+        path = folder / ("policy.pte" if backend == "openvino" else f"{backend}.pte")
         path.write_bytes(b"in use")
-        os.link(path, folder / f"{backend}.before")
+        os.link(path, path.with_suffix(".before"))
         example.run("export.py", path, "--backend", backend)
         made[backend] = path
     return made

@@ -78,7 +78,7 @@ def draw(series, output):
     import matplotlib
 
     matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "tandem"  # the same figures make the same file
+    matplotlib.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "tandem"}  # the same figures make the same file
     from matplotlib import pyplot
 
     names = list(dict.fromkeys(each["name"] for each in series))
