@@ -18,7 +18,7 @@ import export
 model, inputs = export.small_policy()
 with torch.no_grad():
     wanted = model(*inputs).numpy()
-assert abs(wanted).max() > 0.1, "the comparison would hold for zeros as well"
+most = abs(wanted).max()
 
 for path in sys.argv[1:]:
     before = tandem.stats()
@@ -30,6 +30,6 @@ for path in sys.argv[1:]:
     assert own.shape == stock.shape == wanted.shape == (1, 16, 8) and own.dtype == stock.dtype == wanted.dtype
     assert np.array_equal(own, stock), (path, abs(own - stock).max())
     # A CPU may compute in bfloat16, whose steps are 1/256 near 1.
-    assert np.allclose(own, wanted, rtol=0.02, atol=0.01), (path, abs(own - wanted).max())
+    assert abs(own - wanted).max() < 0.02 * most, (path, abs(own - wanted).max(), most)
     after = tandem.stats()
     print(pathlib.Path(path).stem, after.builds - before.builds, after.hits - before.hits)
