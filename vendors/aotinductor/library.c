@@ -199,11 +199,9 @@ static void visit_mapped(struct search *search, bool packages) {
 
 /* ---------------------------------------------------------------- open */
 
-enum tandem_status td_aoti_open(const struct tandem_host *host, struct tandem_vendor_library *library,
-                                struct tandem_error *error) {
+static enum tandem_status open_alone(const struct tandem_host *host, struct tandem_error *error) {
   struct search search = {.host = host};
   const char *named = getenv("TANDEM_TORCH_LIBRARY"), *environment = getenv("VIRTUAL_ENV");
-  td_aoti_set_host(host);
   visit_mapped(&search, false);
   if (search.done && named != NULL && *named != '\0' && strncmp(search.found.path, named, strlen(named)) != 0)
     td_aoti_say(TANDEM_LOG_WARNING, "TANDEM_TORCH_LIBRARY=%s is passed over: the process has %s", named,
@@ -229,6 +227,19 @@ enum tandem_status td_aoti_open(const struct tandem_host *host, struct tandem_ve
                       "no libtorch was found in the process, the Python packages near it or the system; %s",
                       remedy);
   td_aoti = search.found;
+  return TANDEM_OK;
+}
+
+/* Two vendors come here, and engines of the first to come may be running when the second does. */
+enum tandem_status td_aoti_open(const struct tandem_host *host, struct tandem_vendor_library *library,
+                                struct tandem_error *error) {
+  static struct tandem_host_lock lock;
+  td_aoti_set_host(host);
+  host->lock_alone(&lock);
+  enum tandem_status status = td_aoti.handle == NULL ? open_alone(host, error) : TANDEM_OK;
+  host->unlock(&lock);
+  if (status != TANDEM_OK)
+    return status;
   snprintf(library->version, sizeof library->version, "%s %s", td_aoti.torch ? "torch" : "ExecuTorch's shims",
            td_aoti.torch && td_aoti.version[0] == '\0' ? "older than 2.9" : td_aoti.version);
   snprintf(library->path, sizeof library->path, "%s", td_aoti.path);

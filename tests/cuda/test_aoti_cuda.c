@@ -1,0 +1,525 @@
+/* Runs of AOTInductor engines on a GPU, as far as vendors/aotinductor/cuda.c goes: tensors, streams, captures
+ * and recorded runs, over the stand-in driver. The engine here is no AOTInductor code: it has that interface
+ * and copies its input, on the stream it is given, to device memory of its own. What compiled engines do is
+ * measured on a GPU by bench/gpu/aotinductor. */
+#include "base.h"
+
+#include "../../vendors/cuda/cuda.h"
+#include "aotinductor.h"
+#include "driver.h"
+#include "standin.h"
+
+#include <dlfcn.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { COUNT = 8, SIZE = COUNT * sizeof(float) };
+
+static struct driver cuda;
+static const struct standin_cuda *standin;
+static struct tandem_error error;
+static const struct tandem_resolution resolution = {.device = "cuda:0"};
+
+/* ---------------------------------------------------------------- an engine */
+
+struct aoti_tensor {
+  void *data;
+  int64_t rank, sizes[TANDEM_MAX_RANK], strides[TANDEM_MAX_RANK];
+  int32_t dtype;
+  bool output;
+};
+
+static struct {
+  uint64_t memory;         /* of the output */
+  const void *read;        /* the input of the last run */
+  void *stream, *freed_on; /* of the last run; where its output was freed */
+  int runs, tensors, refuse;
+} engine;
+static _Thread_local void *current_stream;
+
+static int32_t create_tensor(void *data, int64_t rank, const int64_t *sizes, const int64_t *strides,
+                             int64_t offset, int32_t dtype, int32_t device_type, int32_t device_index,
+                             struct aoti_tensor **tensor, int32_t layout, const uint8_t *metadata,
+                             int64_t metadata_size) {
+  (void)offset, (void)device_index, (void)layout, (void)metadata, (void)metadata_size;
+  assert_int_equal(device_type, AOTI_DEVICE_CUDA);
+  struct aoti_tensor *made = calloc(1, sizeof *made);
+  *made = (struct aoti_tensor){.data = data, .rank = rank, .dtype = dtype};
+  memcpy(made->sizes, sizes, (size_t)rank * sizeof *sizes);
+  memcpy(made->strides, strides, (size_t)rank * sizeof *strides);
+  engine.tensors++;
+  *tensor = made;
+  return 0;
+}
+
+static int32_t delete_tensor(struct aoti_tensor *tensor) {
+  if (tensor->output)
+    engine.freed_on = current_stream;
+  engine.tensors--;
+  free(tensor);
+  return 0;
+}
+
+static int32_t tensor_data(struct aoti_tensor *tensor, void **data) {
+  *data = tensor->data;
+  return 0;
+}
+
+static int32_t tensor_rank(struct aoti_tensor *tensor, int64_t *rank) {
+  *rank = tensor->rank;
+  return 0;
+}
+
+static int32_t tensor_sizes(struct aoti_tensor *tensor, int64_t **sizes) {
+  *sizes = tensor->sizes;
+  return 0;
+}
+
+static int32_t tensor_strides(struct aoti_tensor *tensor, int64_t **strides) {
+  *strides = tensor->strides;
+  return 0;
+}
+
+static int32_t tensor_dtype(struct aoti_tensor *tensor, int32_t *dtype) {
+  *dtype = tensor->dtype;
+  return 0;
+}
+
+/* Found by name, as in ExecuTorch's shims. */
+__attribute__((visibility("default"))) int32_t
+aoti_torch_create_cuda_stream_guard(void *stream, int32_t device_index, void **guard);
+int32_t aoti_torch_create_cuda_stream_guard(void *stream, int32_t device_index, void **guard) {
+  (void)device_index;
+  *guard = current_stream;
+  current_stream = stream;
+  return 0;
+}
+
+__attribute__((visibility("default"))) int32_t aoti_torch_delete_cuda_stream_guard(void *guard);
+int32_t aoti_torch_delete_cuda_stream_guard(void *guard) {
+  current_stream = guard;
+  return 0;
+}
+
+static int32_t run_engine(struct aoti_container *container, struct aoti_tensor **inputs, size_t input_count,
+                          struct aoti_tensor **outputs, size_t output_count, void *stream, void *proxy) {
+  (void)container, (void)proxy;
+  assert_int_equal(input_count, 1);
+  assert_int_equal(output_count, 1);
+  engine.runs++;
+  engine.stream = stream;
+  engine.read = inputs[0]->data;
+  struct aoti_tensor *out = inputs[0]; /* a run takes its inputs over */
+  inputs[0] = NULL;
+  if (engine.refuse > 0 && engine.refuse-- > 0) {
+    delete_tensor(out);
+    return 1;
+  }
+  size_t size = sizeof(float);
+  for (int64_t d = 0; d < out->rank; d++)
+    size *= (size_t)out->sizes[d];
+  int code = size > 0 ? cuda.copy_async(engine.memory, (uint64_t)(uintptr_t)out->data, size, stream) : 0;
+  out->data = (void *)(uintptr_t)engine.memory;
+  out->output = true;
+  outputs[0] = out;
+  return code;
+}
+
+/* ---------------------------------------------------------------- a context of it */
+
+struct rig {
+  struct td_aoti_engine engine;
+  struct td_aoti_context context;
+  struct tandem_io ios[2];
+  struct aoti_tensor *handles[2];
+};
+
+static void enter(struct rig *rig) {
+  assert_int_equal(td_aoti_cuda_enter(rig->engine.cuda, &error), TANDEM_OK);
+}
+
+static void open_rig(struct rig *rig, bool graph) {
+  *rig =
+      (struct rig){.engine = {.api = {.run = run_engine}, .device_type = AOTI_DEVICE_CUDA},
+                   .ios = {{.name = "x", .dtype = -1, .rank = -1}, {.name = "y", .dtype = -1, .rank = -1}}};
+  engine.runs = 0;
+  assert_int_equal(td_aoti_cuda_acquire(&resolution, &rig->engine.cuda, &error), TANDEM_OK);
+  rig->context = (struct td_aoti_context){.engine = &rig->engine,
+                                          .ios = rig->ios,
+                                          .input_count = 1,
+                                          .output_count = 1,
+                                          .handles = rig->handles,
+                                          .cuda_graph = graph};
+  enter(rig);
+  assert_int_equal(cuda.allocate(&engine.memory, SIZE), 0);
+  assert_int_equal(td_aoti_cuda_context_init(&rig->context, &error), TANDEM_OK);
+  td_aoti_cuda_leave(rig->engine.cuda);
+}
+
+static void close_rig(struct rig *rig) {
+  struct standin_cuda_live live;
+  enter(rig);
+  assert_int_equal(td_aoti_cuda_settle(&rig->context, &error), TANDEM_OK);
+  td_aoti_cuda_context_fini(&rig->context);
+  cuda.release(engine.memory);
+  td_aoti_cuda_leave(rig->engine.cuda);
+  td_aoti_cuda_release(rig->engine.cuda);
+  standin->live(&live);
+  assert_int_equal(live.device_blocks, 0);
+  assert_int_equal(live.streams + live.events + live.graphs + live.graph_instances, 0);
+  assert_int_equal(live.primary_retains, 0);
+  assert_int_equal(engine.tensors, 0);
+  assert_int_equal(standin->violations(), 0);
+}
+
+static struct tandem_tensor tensor_of(void *data, int64_t rows) {
+  return (struct tandem_tensor){
+      .data = data, .size = SIZE, .dtype = TANDEM_FLOAT32, .rank = 2, .shape = {rows, COUNT / 2}};
+}
+
+static enum tandem_status run_with(struct rig *rig, struct tandem_run_desc desc, void *in, void *out,
+                                   int64_t rows) {
+  struct tandem_tensor x = tensor_of(in, rows), y = tensor_of(out, rows);
+  desc.struct_size = sizeof desc;
+  desc.inputs = &x;
+  desc.outputs = &y;
+  desc.input_count = desc.output_count = 1;
+  error = (struct tandem_error){0};
+  enter(rig);
+  enum tandem_status status = td_aoti_cuda_run(&rig->context, &desc, &error);
+  td_aoti_cuda_leave(rig->engine.cuda);
+  return status;
+}
+
+static void must_run(struct rig *rig, struct tandem_run_desc desc, void *in, void *out) {
+  if (run_with(rig, desc, in, out, 2) != TANDEM_OK)
+    fail_msg("%s", error.message);
+}
+
+static void *device_memory(struct rig *rig, const float *values) {
+  uint64_t address;
+  enter(rig);
+  assert_int_equal(cuda.allocate(&address, 2 * SIZE), 0);
+  if (values != NULL)
+    assert_int_equal(cuda.copy_to(address, values, SIZE), 0);
+  td_aoti_cuda_leave(rig->engine.cuda);
+  return (void *)(uintptr_t)address;
+}
+
+static void put(struct rig *rig, void *to, const float *values) {
+  enter(rig);
+  assert_int_equal(cuda.copy_to((uint64_t)(uintptr_t)to, values, SIZE), 0);
+  td_aoti_cuda_leave(rig->engine.cuda);
+}
+
+static void assert_holds(struct rig *rig, void *device, const float *values) {
+  float found[COUNT];
+  enter(rig);
+  assert_int_equal(cuda.copy_from(found, (uint64_t)(uintptr_t)device, SIZE), 0);
+  td_aoti_cuda_leave(rig->engine.cuda);
+  assert_memory_equal(found, values, SIZE);
+}
+
+static void drop(struct rig *rig, void *device) {
+  enter(rig);
+  cuda.release((uint64_t)(uintptr_t)device);
+  td_aoti_cuda_leave(rig->engine.cuda);
+}
+
+static const float ones[COUNT] = {1, 1, 1, 1, 2, 2, 2, 2}, others[COUNT] = {3, 4, 5, 6, 7, 8, 9, 10};
+static const struct tandem_run_desc plainly;
+
+/* ---------------------------------------------------------------- tests */
+
+static void host_tensors_are_staged(void **state) {
+  (void)state;
+  struct rig rig;
+  float in[COUNT], out[COUNT];
+  open_rig(&rig, false);
+  for (int i = 0; i < 3; i++) {
+    memcpy(in, i == 1 ? others : ones, SIZE);
+    memset(out, 0, SIZE);
+    must_run(&rig, plainly, in, out);
+    assert_memory_equal(out, in, SIZE);
+    assert_ptr_not_equal(engine.read, in);
+  }
+  assert_int_equal(run_with(&rig, plainly, in, out, 0), TANDEM_OK); /* no elements */
+  close_rig(&rig);
+}
+
+static void device_tensors_are_used_in_place_where_they_are_aligned(void **state) {
+  (void)state;
+  struct rig rig;
+  open_rig(&rig, false);
+  char *in = device_memory(&rig, ones), *out = device_memory(&rig, NULL);
+  must_run(&rig, plainly, in, out);
+  assert_ptr_equal(engine.read, in);
+  assert_holds(&rig, out, ones);
+  put(&rig, in + 4, others);
+  must_run(&rig, plainly, in + 4, out + 4);
+  assert_int_equal((uintptr_t)engine.read % 16, 0);
+  assert_holds(&rig, out + 4, others);
+  drop(&rig, in);
+  drop(&rig, out);
+  close_rig(&rig);
+}
+
+static void outputs_are_freed_in_the_order_of_the_run_s_stream(void **state) {
+  (void)state;
+  struct rig rig;
+  void *stream;
+  float in[COUNT] = {0}, out[COUNT];
+  open_rig(&rig, false);
+  must_run(&rig, plainly, in, out);
+  assert_non_null(engine.stream);
+  assert_ptr_equal(engine.freed_on, engine.stream);
+  enter(&rig);
+  assert_int_equal(cuda.stream_create(&stream, 1), 0);
+  td_aoti_cuda_leave(rig.engine.cuda);
+  must_run(&rig, (struct tandem_run_desc){.stream = stream}, in, out);
+  assert_ptr_equal(engine.stream, stream);
+  assert_ptr_equal(engine.freed_on, stream);
+  assert_null(current_stream);
+  enter(&rig);
+  cuda.stream_destroy(stream);
+  td_aoti_cuda_leave(rig.engine.cuda);
+  close_rig(&rig);
+}
+
+static void a_run_that_returns_early_ends_with_its_event(void **state) {
+  (void)state;
+  struct rig rig;
+  void *stream, *done = NULL;
+  open_rig(&rig, false);
+  void *in = device_memory(&rig, ones), *out = device_memory(&rig, NULL), *later = device_memory(&rig, NULL);
+  enter(&rig);
+  assert_int_equal(cuda.stream_create(&stream, 1), 0);
+  td_aoti_cuda_leave(rig.engine.cuda);
+  must_run(&rig, plainly, in, out); /* the first run waits for itself */
+  put(&rig, in, others);
+  must_run(&rig, (struct tandem_run_desc){.stream = stream, .return_early = true, .done = &done}, in, out);
+  assert_non_null(done);
+  must_run(&rig, plainly, in, later); /* after the one in flight, on another stream */
+  enter(&rig);
+  assert_int_equal(cuda.event_query(done), 0);
+  cuda.stream_destroy(stream);
+  td_aoti_cuda_leave(rig.engine.cuda);
+  assert_holds(&rig, out, others);
+  assert_holds(&rig, later, others);
+  drop(&rig, in);
+  drop(&rig, out);
+  drop(&rig, later);
+  close_rig(&rig);
+}
+
+static void a_run_that_repeats_is_recorded_and_replayed(void **state) {
+  (void)state;
+  struct rig rig;
+  open_rig(&rig, true);
+  void *in = device_memory(&rig, ones), *out = device_memory(&rig, NULL);
+  float host[COUNT];
+  for (int i = 0; i < 6; i++) {
+    put(&rig, in, i % 2 ? others : ones);
+    must_run(&rig, plainly, in, out);
+    assert_holds(&rig, out, i % 2 ? others : ones);
+  }
+  assert_int_equal(engine.runs, 3); /* the first one, one plain one, the recording */
+  assert_int_equal(run_with(&rig, plainly, in, out, 1), TANDEM_OK); /* other shapes go plainly */
+  assert_int_equal(engine.runs, 4);
+  for (int i = 0; i < 5; i++)
+    must_run(&rig, plainly, in, host); /* a host output goes through a buffer that the graph writes */
+  assert_memory_equal(host, others, SIZE);
+  drop(&rig, in);
+  drop(&rig, out);
+  close_rig(&rig);
+}
+
+static void engines_on_libtorch_are_not_recorded_or_captured(void **state) {
+  (void)state;
+  struct rig rig;
+  void *stream, *graph = NULL;
+  open_rig(&rig, false);
+  void *in = device_memory(&rig, ones), *out = device_memory(&rig, NULL);
+  enter(&rig);
+  td_aoti_cuda_context_fini(&rig.context);
+  td_aoti.torch = rig.context.cuda_graph = true;
+  assert_int_equal(td_aoti_cuda_context_init(&rig.context, &error), TANDEM_OK);
+  td_aoti_cuda_leave(rig.engine.cuda);
+  for (int i = 0; i < 5; i++)
+    must_run(&rig, plainly, in, out);
+  assert_int_equal(engine.runs, 5);
+  enter(&rig);
+  assert_int_equal(cuda.stream_create(&stream, 1), 0);
+  assert_int_equal(cuda.capture_begin(stream, CU_CAPTURE_THREAD_LOCAL), 0);
+  td_aoti_cuda_leave(rig.engine.cuda);
+  assert_int_equal(run_with(&rig, (struct tandem_run_desc){.stream = stream}, in, out, 2),
+                   TANDEM_INVALID_STATE);
+  assert_non_null(strstr(error.message, "libtorch"));
+  td_aoti.torch = false;
+  enter(&rig);
+  assert_int_equal(cuda.capture_end(stream, &graph), 0);
+  cuda.graph_destroy(graph);
+  cuda.stream_destroy(stream);
+  td_aoti_cuda_leave(rig.engine.cuda);
+  drop(&rig, in);
+  drop(&rig, out);
+  close_rig(&rig);
+}
+
+static void a_warmed_up_run_is_captured_by_the_caller(void **state) {
+  (void)state;
+  struct rig rig;
+  void *stream, *graph = NULL, *executable = NULL;
+  float host[COUNT] = {0};
+  open_rig(&rig, false);
+  void *in = device_memory(&rig, ones), *out = device_memory(&rig, NULL);
+  enter(&rig);
+  assert_int_equal(cuda.stream_create(&stream, 1), 0);
+  td_aoti_cuda_leave(rig.engine.cuda);
+  const struct tandem_run_desc on_stream = {.stream = stream};
+  for (int warm = 0; warm < 2; warm++) {
+    enter(&rig);
+    assert_int_equal(cuda.capture_begin(stream, CU_CAPTURE_THREAD_LOCAL), 0);
+    td_aoti_cuda_leave(rig.engine.cuda);
+    assert_int_equal(run_with(&rig, on_stream, host, out, 2), TANDEM_INVALID_STATE);
+    assert_non_null(strstr(error.message, "host memory"));
+    enum tandem_status status = run_with(&rig, on_stream, in, out, 2);
+    assert_int_equal(status, warm ? TANDEM_OK : TANDEM_INVALID_STATE);
+    enter(&rig);
+    assert_int_equal(cuda.capture_end(stream, &graph), 0);
+    if (warm)
+      assert_int_equal(cuda.graph_instantiate(&executable, graph, 0), 0);
+    cuda.graph_destroy(graph);
+    td_aoti_cuda_leave(rig.engine.cuda);
+    if (!warm) {
+      assert_non_null(strstr(error.message, "first run"));
+      must_run(&rig, on_stream, in, out);
+    }
+  }
+  put(&rig, in, others);
+  enter(&rig);
+  assert_int_equal(cuda.graph_launch(executable, stream), 0);
+  assert_int_equal(cuda.stream_synchronize(stream), 0);
+  cuda.graph_instance_destroy(executable);
+  cuda.stream_destroy(stream);
+  td_aoti_cuda_leave(rig.engine.cuda);
+  assert_holds(&rig, out, others);
+  drop(&rig, in);
+  drop(&rig, out);
+  close_rig(&rig);
+}
+
+static void what_cannot_run_is_told_and_the_next_run_works(void **state) {
+  (void)state;
+  struct rig rig;
+  float in[COUNT], out[COUNT];
+  open_rig(&rig, false);
+  memcpy(in, ones, SIZE);
+  engine.refuse = 1;
+  assert_int_equal(run_with(&rig, plainly, in, out, 2), TANDEM_DEVICE_ERROR);
+  assert_non_null(strstr(error.message, "run the program"));
+  assert_int_equal(run_with(&rig, plainly, in, NULL, 2), TANDEM_INVALID_ARGUMENT); /* no address */
+  standin->fail_at("cuMemAlloc", 1, CU_OUT_OF_MEMORY);
+  must_run(&rig, plainly, in, out); /* its buffer is there already */
+  standin->fail_at(NULL, 0, 0);
+  assert_memory_equal(out, ones, SIZE);
+  close_rig(&rig);
+}
+
+static void memory_of_another_device_is_refused_by_name(void **state) {
+  (void)state;
+  struct rig rig;
+  void *second = NULL, *popped;
+  uint64_t there;
+  float out[COUNT];
+  open_rig(&rig, false);
+  assert_int_equal(cuda.primary_retain(&second, 1), 0);
+  cuda.context_push(second);
+  assert_int_equal(cuda.allocate(&there, SIZE), 0);
+  cuda.context_pop(&popped);
+  assert_int_equal(run_with(&rig, plainly, (void *)(uintptr_t)there, out, 2), TANDEM_INVALID_ARGUMENT);
+  assert_non_null(strstr(error.message, "input 0 (x) lies in memory of cuda:1"));
+  cuda.context_push(second);
+  cuda.release(there);
+  cuda.context_pop(&popped);
+  cuda.primary_release(1);
+  close_rig(&rig);
+}
+
+static void only_a_primary_context_is_taken_and_only_a_gpu_that_is_new_enough(void **state) {
+  (void)state;
+  struct tandem_resolution found;
+  void *own, *popped;
+  assert_int_equal(td_aoti_cuda_resolve(0, 90, &found, &error), TANDEM_OK);
+  assert_string_equal(found.device, "cuda:0");
+  assert_int_equal(td_aoti_cuda_resolve(0, 100, &found, &error), TANDEM_UNSUPPORTED);
+  assert_non_null(strstr(error.message, "compute capability 10.0, cuda:0"));
+  assert_int_equal(td_aoti_cuda_resolve(7, 0, &found, &error), TANDEM_UNSUPPORTED);
+  assert_int_equal(cuda.context_create(&own, 0, 0), 0); /* current from here on */
+  assert_int_equal(td_aoti_cuda_resolve(0, 0, &found, &error), TANDEM_UNSUPPORTED);
+  assert_non_null(strstr(error.message, "primary"));
+  cuda.context_pop(&popped);
+  cuda.context_destroy(own);
+}
+
+static void weights_are_copied_whole_in_either_direction(void **state) {
+  (void)state;
+  struct rig rig;
+  float back[COUNT];
+  void *memory, *copy;
+  open_rig(&rig, false);
+  enter(&rig);
+  assert_int_equal(td_aoti_cuda_allocate(rig.engine.cuda, SIZE, &memory, &error), TANDEM_OK);
+  assert_int_equal(td_aoti_cuda_allocate(rig.engine.cuda, SIZE, &copy, &error), TANDEM_OK);
+  assert_int_equal(td_aoti_cuda_copy(rig.engine.cuda, memory, others, SIZE, &error), TANDEM_OK);
+  assert_int_equal(td_aoti_cuda_copy(rig.engine.cuda, copy, memory, SIZE, &error), TANDEM_OK);
+  assert_int_equal(td_aoti_cuda_copy(rig.engine.cuda, back, copy, SIZE, &error), TANDEM_OK);
+  assert_memory_equal(back, others, SIZE);
+  td_aoti_cuda_free(rig.engine.cuda, copy);
+  assert_int_equal(td_aoti_cuda_allocate(rig.engine.cuda, (size_t)1 << 60, &copy, &error),
+                   TANDEM_OUT_OF_MEMORY);
+  td_aoti_cuda_free(rig.engine.cuda, memory);
+  td_aoti_cuda_leave(rig.engine.cuda);
+  close_rig(&rig);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(host_tensors_are_staged),
+      cmocka_unit_test(device_tensors_are_used_in_place_where_they_are_aligned),
+      cmocka_unit_test(outputs_are_freed_in_the_order_of_the_run_s_stream),
+      cmocka_unit_test(a_run_that_returns_early_ends_with_its_event),
+      cmocka_unit_test(a_run_that_repeats_is_recorded_and_replayed),
+      cmocka_unit_test(engines_on_libtorch_are_not_recorded_or_captured),
+      cmocka_unit_test(a_warmed_up_run_is_captured_by_the_caller),
+      cmocka_unit_test(what_cannot_run_is_told_and_the_next_run_works),
+      cmocka_unit_test(memory_of_another_device_is_refused_by_name),
+      cmocka_unit_test(only_a_primary_context_is_taken_and_only_a_gpu_that_is_new_enough),
+      cmocka_unit_test(weights_are_copied_whole_in_either_direction),
+  };
+  char why[256];
+  setenv("TANDEM_CUDA_LIBRARY", STANDIN_CUDA, 1);
+  void *library = dlopen(STANDIN_CUDA, RTLD_NOW | RTLD_LOCAL);
+  const struct standin_cuda *(*control)(void) = NULL;
+  if (library == NULL || !driver_open(&cuda, why, sizeof why))
+    return fprintf(stderr, "no stand-in driver\n"), 1;
+  void *address = dlsym(library, "standin_cuda_control");
+  memcpy(&control, &address, sizeof address);
+  standin = control();
+  td_aoti_set_host(&td_host);
+  td_cuda_set_host(&td_host);
+  td_aoti.handle = dlopen(NULL, RTLD_NOW);
+  td_aoti.tensor = (struct aoti_tensor_api){.create_tensor = create_tensor,
+                                            .delete_tensor = delete_tensor,
+                                            .tensor_data = tensor_data,
+                                            .tensor_rank = tensor_rank,
+                                            .tensor_sizes = tensor_sizes,
+                                            .tensor_strides = tensor_strides,
+                                            .tensor_dtype = tensor_dtype};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
