@@ -38,7 +38,7 @@ def two_processors_are_free():
 
 def compare(what, rounds, bound):
     """`rounds`: seconds of the own and of the stock runtime, alternating. The ratio of their medians."""
-    own, stock = (statistics.median(column) for column in zip(*rounds))
+    own, stock = (statistics.median(column) for column in zip(*rounds, strict=True))
     line = f"{what}: own {own:.3f} s, stock {stock:.3f} s, ratio {own / stock:.2f}, at most {bound}"
     assert own / stock <= bound, (line, rounds)
     return line
