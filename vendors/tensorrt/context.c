@@ -1003,25 +1003,10 @@ static enum tandem_status lease_scratch(struct run *run) {
   return TANDEM_OK;
 }
 
-/* Between host memory and a buffer. Memory that is registered in part is copied part by part: the driver
- * takes no copy that leaves a registration. */
-static int32_t copy_host(struct run *run, uint64_t device, void *host, size_t size, bool out) {
-  int32_t code = TD_CUDA_OK;
-  while (code == TD_CUDA_OK && size > 0) {
-    size_t part = td_cuda_locate(run->self->cuda, host, size).inside;
-    code = out ? td_cuda.copy_out(host, device, part, run->stream)
-               : td_cuda.copy_in(device, host, part, run->stream);
-    host = (unsigned char *)host + part;
-    device += part;
-    size -= part;
-  }
-  return code;
-}
-
-/* The same for the memory of a tensor, which was located already. */
+/* Between a buffer and the host memory of a tensor, which was located already. */
 static int32_t copy_tensor(struct run *run, const struct tensor *tensor, void *host, bool out) {
   if (tensor->pointer.inside != tensor->bytes)
-    return copy_host(run, tensor->address, host, tensor->bytes, out);
+    return td_cuda_copy_host(run->self->cuda, tensor->address, host, tensor->bytes, out, run->stream);
   return out ? td_cuda.copy_out(host, tensor->address, tensor->bytes, run->stream)
              : td_cuda.copy_in(tensor->address, host, tensor->bytes, run->stream);
 }

@@ -17,7 +17,7 @@
  * block that is idle and large enough, or none. A context that got none keeps the block of its next run, so
  * that its next capture depends on nobody.
  */
-#include "tensorrt.h"
+#include "cuda.h"
 
 #include <stdatomic.h>
 #include <string.h>
@@ -66,14 +66,14 @@ static void empty(struct td_cuda_context *cuda, struct td_scratch_block *block) 
 
 void td_scratch_join(struct td_cuda_context *cuda, struct td_scratch *scratch) {
   memset(scratch, 0, sizeof *scratch);
-  td_trt_host()->lock_alone(&cuda->scratch.lock);
+  td_cuda_host()->lock_alone(&cuda->scratch.lock);
   cuda->scratch.users++;
-  td_trt_host()->unlock(&cuda->scratch.lock);
+  td_cuda_host()->unlock(&cuda->scratch.lock);
 }
 
 void td_scratch_leave(struct td_cuda_context *cuda, struct td_scratch *scratch) {
   size_t users;
-  td_trt_host()->lock_alone(&cuda->scratch.lock);
+  td_cuda_host()->lock_alone(&cuda->scratch.lock);
   users = --cuda->scratch.users;
   for (struct td_scratch_block *block = scratch->kept, *linked; block != NULL; block = linked) {
     linked = block->linked;
@@ -85,7 +85,7 @@ void td_scratch_leave(struct td_cuda_context *cuda, struct td_scratch *scratch) 
   for (struct td_scratch_block *block = cuda->scratch.blocks; block != NULL; block = block->next)
     if (claim(block, (uintptr_t)scratch))
       unclaim(block, BLOCK_FREE);
-  td_trt_host()->unlock(&cuda->scratch.lock);
+  td_cuda_host()->unlock(&cuda->scratch.lock);
   memset(scratch, 0, sizeof *scratch);
   td_scratch_trim(cuda, users);
 }
@@ -94,7 +94,7 @@ void td_scratch_leave(struct td_cuda_context *cuda, struct td_scratch *scratch) 
 
 static struct td_scratch_block *new_block_locked(struct td_scratch_pool *pool) {
   return pool->first_count < TD_SCRATCH_FIRST ? &pool->first[pool->first_count++]
-                                              : td_trt_host()->allocate(sizeof *pool->blocks);
+                                              : td_cuda_host()->allocate(sizeof *pool->blocks);
 }
 
 /* The smallest block that fits, else (`grows`) the largest that does not, else a new one without memory;
@@ -132,9 +132,9 @@ static struct td_scratch_block *find_locked(struct td_cuda_context *cuda, const 
 static int32_t grow(struct td_cuda_context *cuda, struct td_scratch_block *block, uintptr_t was,
                     size_t size) {
   if (was != BLOCK_FREE) {
-    td_trt_host()->wait_begin();
+    td_cuda_host()->wait_begin();
     td_cuda.event_wait(block->event);
-    td_trt_host()->wait_end();
+    td_cuda_host()->wait_end();
   }
   empty(cuda, block);
   int32_t code = td_cuda_allocate(cuda, size, &block->address);
@@ -165,9 +165,9 @@ int32_t td_scratch_lease(struct td_cuda_context *cuda, struct td_scratch *scratc
     block = NULL;
   }
   if (block == NULL) {
-    td_trt_host()->lock_alone(&cuda->scratch.lock);
+    td_cuda_host()->lock_alone(&cuda->scratch.lock);
     block = find_locked(cuda, scratch, size, !captured, &was);
-    td_trt_host()->unlock(&cuda->scratch.lock);
+    td_cuda_host()->unlock(&cuda->scratch.lock);
     if (block != NULL && size_of(block) < size)
       code = grow(cuda, block, was, size);
   }
@@ -211,7 +211,7 @@ bool td_scratch_trim(struct td_cuda_context *cuda, size_t leave) {
   uintptr_t was;
   size_t count = 0;
   bool any = false;
-  td_trt_host()->lock_alone(&cuda->scratch.lock);
+  td_cuda_host()->lock_alone(&cuda->scratch.lock);
   for (struct td_scratch_block *block = cuda->scratch.blocks; block != NULL; block = block->next)
     if (size_of(block) > 0)
       count++;
@@ -222,7 +222,7 @@ bool td_scratch_trim(struct td_cuda_context *cuda, size_t leave) {
       freed = block;
       count--;
     }
-  td_trt_host()->unlock(&cuda->scratch.lock);
+  td_cuda_host()->unlock(&cuda->scratch.lock);
   for (struct td_scratch_block *block = freed, *linked; block != NULL; block = linked) {
     linked = block->linked;
     empty(cuda, block);
@@ -238,7 +238,7 @@ void td_scratch_fini(struct td_cuda_context *cuda, bool forget) {
     if (!forget)
       td_cuda_free(cuda, block->address);
     if (block < cuda->scratch.first || block >= cuda->scratch.first + TD_SCRATCH_FIRST)
-      td_trt_host()->release(block);
+      td_cuda_host()->release(block);
   }
   cuda->scratch.blocks = NULL;
 }
