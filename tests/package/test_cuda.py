@@ -260,9 +260,8 @@ def test_what_cannot_be_used_in_place_is_refused_by_name(program, data):
 
 
 def run_without_driver(program):
-    from tandem import _cuda
-
     import tandem
+    from tandem import _cuda
 
     with pytest.raises(tandem.UnavailableError, match="/nowhere"):
         _cuda._primary_context(0)
