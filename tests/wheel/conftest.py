@@ -50,7 +50,7 @@ def cached_folder():
 
 @pytest.fixture(scope="session")
 def environment():
-    """`pip install dist/tandem_rt-*.whl[openvino]`: from the registry once, later without: what it asks for is there."""
+    """`pip install dist/tandem_rt-*.whl[openvino]`: from the registry once, then without: all of it is there."""
     folder = cached_folder()
     folder.parent.mkdir(parents=True, exist_ok=True)
     asked = f"{wheels.find_wheel()}[openvino]"
