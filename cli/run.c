@@ -30,6 +30,7 @@ static const char help[] =
     "\n"
     "Loads a method N times, runs each load, compares their outputs and tells what each load cost.\n"
     "\n"
+    "  --data FILE.ptd      data that the program keeps outside; may be given again\n"
     "  --method M           the method to load (forward, or the program's only one)\n"
     "  --loads N            how many loads (2)\n"
     "  --threads T          make and run the loads on T threads at once (1)\n"
@@ -58,6 +59,7 @@ struct arm {
 
 struct session {
   const char *path, *method;
+  struct td_text_list data;            /* owned: .ptd files */
   const struct tandem_option *options; /* borrowed */
   size_t option_count;
   struct tandem_program *program; /* owned; for what the program says, not for loads */
@@ -71,9 +73,16 @@ struct session {
 
 /* ---------------------------------------------------------------- one arm */
 
+static struct tandem_program_desc describe_program(const struct session *session) {
+  return (struct tandem_program_desc){.struct_size = sizeof(struct tandem_program_desc),
+                                      .path = session->path,
+                                      .data_paths = session->data.items,
+                                      .data_path_count = session->data.count};
+}
+
 static enum tandem_status load_arm(const struct session *session, struct arm *arm,
                                    const struct tandem_option *options, size_t option_count) {
-  const struct tandem_program_desc desc = {.struct_size = sizeof desc, .path = session->path};
+  const struct tandem_program_desc desc = describe_program(session);
   uint64_t began = td_clock_ns();
   arm->status = tandem_program_create(&desc, &arm->program, &arm->error);
   if (arm->status == TANDEM_OK)
@@ -582,7 +591,7 @@ static enum tandem_status check_options(const struct session *session, struct ta
 
 static enum tandem_status prepare(struct session *session, const struct td_text_list *files,
                                   struct tandem_error *error) {
-  const struct tandem_program_desc desc = {.struct_size = sizeof desc, .path = session->path};
+  const struct tandem_program_desc desc = describe_program(session);
   const struct tandem_io *inputs;
   enum tandem_status status = check_options(session, error);
   if (status == TANDEM_OK)
@@ -681,6 +690,7 @@ int td_run_command(int count, char **arguments) {
   uint64_t loads = 2, threads = 1, repeat = REPEAT_DEFAULT;
   bool json = false;
   const struct td_flag flags[] = {
+      {"--data", TD_FLAG_LIST, &session.data, 0, 0},
       {"--method", TD_FLAG_TEXT, &session.method, 0, 0},
       {"--loads", TD_FLAG_COUNT, &loads, 1, LOADS_MAX},
       {"--threads", TD_FLAG_COUNT, &threads, 1, LOADS_MAX},
@@ -751,6 +761,7 @@ done:
   for (size_t i = 0; options && i < texts.count; i++)
     free((char *)(uintptr_t)options[i].key);
   free(options);
+  td_text_list_fini(&session.data);
   td_text_list_fini(&files);
   td_text_list_fini(&texts);
   return result;

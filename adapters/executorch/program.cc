@@ -681,7 +681,14 @@ enum tandem_status plan_memory(MethodState *state, const er::MethodMeta &meta, s
 
 /* ExecuTorch asks a data file for a tensor's layout without looking whether it has one. */
 enum tandem_status check_externals(const MethodState &state, struct tandem_error *error) {
-  for (const std::string &name : state.get_plan().externals)
+  const std::vector<std::string> &externals = state.get_plan().externals;
+  if (!externals.empty() && !state.program->named_data)
+    return tandem_fail(
+        error, TANDEM_MISSING_DATA,
+        "method \"%s\" needs %zu tensors that lie outside the program, \"%s\" first, and no data "
+        "file was given: give the .ptd that was exported with it",
+        state.get_plan().name.c_str(), externals.size(), externals[0].c_str());
+  for (const std::string &name : externals)
     for (const std::string &untyped : state.program->untyped)
       if (name == untyped)
         return tandem_fail(error, TANDEM_BAD_PROGRAM,

@@ -250,6 +250,15 @@ def test_a_dynamic_output_has_its_real_shape(tmp_path):
     assert np.load(tmp_path / "load0.out0.npy").shape == (source.shape[0], 10)
 
 
+def test_data_that_lies_outside_the_program_is_given_beside_it(tmp_path):
+    np.save(tmp_path / "in.npy", np.ones((2, 4), np.float32))
+    call = ["run", DATA.parent / "linear_external.pte", "--input", tmp_path / "in.npy", "--output-dir", tmp_path]
+    tandem(*call, "--data", DATA.parent / "linear_external.ptd")
+    expected = np.arange(12, dtype=np.float32).reshape(3, 4).sum(1) / 8 + [1, -1, 0.5]
+    np.testing.assert_allclose(np.load(tmp_path / "load1.out0.npy"), [expected] * 2, rtol=1e-6)
+    assert "linear.weight" in tandem(*call, status=1).stderr
+
+
 # ---------------------------------------------------------------- the policy
 
 
