@@ -24,6 +24,7 @@ try:
 finally:
     del os.environ["TANDEM_REGISTER_SILENTLY"]
 
+from tandem._cuda import DeviceArray  # noqa: E402
 from tandem.errors import (  # noqa: E402
     BadOptionError,
     BadProgramError,
@@ -58,6 +59,7 @@ __all__ = [
     "BackendRegistry",
     "BadOptionError",
     "BadProgramError",
+    "DeviceArray",
     "DeviceError",
     "DeviceLostError",
     "Error",

@@ -150,7 +150,7 @@ class OnDevice:
 def handle_of_stream(stream: Any) -> int:
     """The CUstream of an int, or of a stream of torch, of CuPy or of `__cuda_stream__`; the default one is 1."""
     if hasattr(stream, "__cuda_stream__"):
-        protocol = stream.__cuda_stream__
+        protocol: Any = stream.__cuda_stream__
         stream = (protocol() if callable(protocol) else protocol)[1]
     for name in ("cuda_stream", "ptr"):
         stream = getattr(stream, name, stream)
