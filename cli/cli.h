@@ -207,7 +207,19 @@ enum tandem_status td_plan_export(const char *path, const char *version, uint64_
 /* As td_policy_io. */
 size_t td_plan_io(const struct tandem_io **io, size_t *input_count);
 
+/* ---------------------------------------------------------------- aoti.c */
+
+/* The policy as a payload for TandemAotiBackend, compiled for the CPU by the torch whose library is at
+ * `library`. `directory` takes temporary files. UNAVAILABLE: no Python belongs to that torch, or no
+ * tandem.export to this program. */
+enum tandem_status td_aoti_export(const char *library, const char *directory, uint64_t size_mib,
+                                  const char *payload, struct tandem_error *error);
+
 /* ---------------------------------------------------------------- pte.c */
+
+/* Runs a program (arguments[0], a path) to its end, its words going to the file `log`; the last of them are
+ * in the error when it fails. */
+enum tandem_status td_run_tool(char *const *arguments, const char *log, struct tandem_error *error);
 
 /* Wraps one payload for `backend` as the method "forward" of a .pte file. `directory` takes temporary files.
  */

@@ -23,9 +23,9 @@ static const char help[] =
     "\n"
     "Makes a policy (a small vision-language-action model with random weights), loads it twice without\n"
     "sharing and twice with, and tells what the second load cost. Needs the executorch wheel and OpenVINO,\n"
-    "or TensorRT with its builder and a GPU.\n"
+    "torch with a C++ compiler (aotinductor), or TensorRT with its builder and a GPU.\n"
     "\n"
-    "  --vendor NAME  openvino or tensorrt: what makes and runs the policy (openvino)\n"
+    "  --vendor NAME  openvino, aotinductor or tensorrt: what makes and runs the policy (openvino)\n"
     "  --size MIB     weights of the policy, in MiB of float32 (160)\n"
     "  --keep FILE    leave the policy's .pte there\n"
     "  --json         one JSON document on stdout: {\"unshared\": ..., \"shared\": ...}, as 'tandem run "
@@ -140,6 +140,7 @@ int td_policy_command(int count, char **arguments) {
   }
   const char *directory = arguments[1], *path = arguments[3];
   bool tensorrt = strcmp(arguments[0], "tensorrt") == 0;
+  bool aotinductor = strcmp(arguments[0], "aotinductor") == 0;
   struct tandem_vendor_info vendor;
   struct tandem_error error = {0};
   char blob[PATH_MAX];
@@ -155,6 +156,8 @@ int td_policy_command(int count, char **arguments) {
     status = td_refuse(&error, TANDEM_INVALID_ARGUMENT, "the path is too long: %s", directory);
   if (status == TANDEM_OK && tensorrt)
     status = td_plan_export(vendor.path, vendor.version, size_mib, blob, &error);
+  else if (status == TANDEM_OK && aotinductor)
+    status = td_aoti_export(vendor.path, directory, size_mib, blob, &error);
   else if (status == TANDEM_OK)
     status = td_policy_export(vendor.path, directory, size_mib, blob, &error);
   if (status == TANDEM_OK) {
@@ -254,10 +257,11 @@ static void print_demo(const cJSON *unshared, const cJSON *shared, uint64_t size
 static bool check_vendor(const char *vendor, int *result) {
   struct td_gpus gpus;
   struct tandem_error error = {0};
-  if (strcmp(vendor, "openvino") == 0)
+  if (strcmp(vendor, "openvino") == 0 || strcmp(vendor, "aotinductor") == 0)
     return true;
   if (strcmp(vendor, "tensorrt") != 0) {
-    td_complain("demo: --vendor takes openvino or tensorrt, not '%s'; see 'tandem demo --help'", vendor);
+    td_complain("demo: --vendor takes openvino, aotinductor or tensorrt, not '%s'; see 'tandem demo --help'",
+                vendor);
     *result = TD_EXIT_USAGE;
     return false;
   }

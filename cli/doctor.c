@@ -262,7 +262,7 @@ int td_doctor_command(int count, char **arguments) {
     return result;
   td_notes_init(false);
 
-  enum { EXECUTORCH, FLATC, OPENVINO, TENSORRT, TENSORRT_LEAN, TENSORRT_RTX, CUDA, COUNT };
+  enum { EXECUTORCH, FLATC, OPENVINO, TENSORRT, TENSORRT_LEAN, TENSORRT_RTX, AOTINDUCTOR, CUDA, COUNT };
   struct finding findings[COUNT] = {
       [EXECUTORCH] = {.key = "executorch", .title = "ExecuTorch"},
       [FLATC] = {.key = "flatc", .title = "flatc"},
@@ -270,6 +270,7 @@ int td_doctor_command(int count, char **arguments) {
       [TENSORRT] = {.key = "tensorrt", .title = "TensorRT"},
       [TENSORRT_LEAN] = {.key = "tensorrt_lean", .title = "TensorRT lean"},
       [TENSORRT_RTX] = {.key = "tensorrt_rtx", .title = "TensorRT RTX"},
+      [AOTINDUCTOR] = {.key = "aotinductor", .title = "AOTInductor"},
       [CUDA] = {.key = "cuda", .title = "CUDA driver"},
   };
   struct td_gpus gpus = {0};
@@ -290,6 +291,11 @@ int td_doctor_command(int count, char **arguments) {
              "build tandem with its TensorRT vendor");
   else if (!findings[TENSORRT].found)
     advise_tensorrt(&findings[TENSORRT]);
+  if (!find_vendor(&findings[AOTINDUCTOR], "aotinductor"))
+    snprintf(findings[AOTINDUCTOR].mend, sizeof findings[AOTINDUCTOR].mend,
+             "build tandem with its AOTInductor vendor");
+  else if (!findings[AOTINDUCTOR].found)
+    advise(&findings[AOTINDUCTOR], "TANDEM_TORCH_LIBRARY", "pip install torch");
   find_cuda(&findings[CUDA], &gpus);
   if (findings[TENSORRT].found && !findings[CUDA].found)
     snprintf(findings[TENSORRT].use + strlen(findings[TENSORRT].use),

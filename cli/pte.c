@@ -127,6 +127,40 @@ static bool find_package(char *package, size_t size) {
   return true;
 }
 
+enum tandem_status td_run_tool(char *const *arguments, const char *log, struct tandem_error *error) {
+  const char *tool = arguments[0];
+  posix_spawn_file_actions_t actions;
+  int code = posix_spawn_file_actions_init(&actions);
+  if (code != 0)
+    return td_refuse(error, TANDEM_OUT_OF_MEMORY, "cannot start %s: %s", tool, strerror(code));
+  pid_t child = -1;
+  code = posix_spawn_file_actions_addopen(&actions, 1, log, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+  if (code == 0)
+    code = posix_spawn_file_actions_adddup2(&actions, 1, 2);
+  if (code == 0)
+    code = posix_spawn(&child, tool, &actions, NULL, arguments, environ);
+  posix_spawn_file_actions_destroy(&actions);
+  if (code != 0)
+    return td_refuse(error, TANDEM_UNAVAILABLE, "cannot start %s: %s", tool, strerror(code));
+  int ended = 0;
+  while (waitpid(child, &ended, 0) < 0 && errno == EINTR)
+    ;
+  if (WIFEXITED(ended) && WEXITSTATUS(ended) == 0)
+    return TANDEM_OK;
+  char words[512] = "";
+  FILE *file = fopen(log, "re");
+  if (file) { /* the end of it: a tool's last words say why */
+    if (fseek(file, -(long)(sizeof words - 1), SEEK_END) != 0)
+      rewind(file);
+    words[fread(words, 1, sizeof words - 1, file)] = 0;
+    fclose(file);
+  }
+  size_t length = strlen(words);
+  while (length > 0 && words[length - 1] == '\n')
+    words[--length] = 0;
+  return td_refuse(error, TANDEM_INTERNAL, "%s failed: %s", tool, *words ? words : "it said nothing");
+}
+
 /* Runs flatc, its words going to `log`. */
 static enum tandem_status run_flatc(const char *package, const char *directory, const char *log,
                                     struct tandem_error *error) {
@@ -144,31 +178,7 @@ static enum tandem_status run_flatc(const char *package, const char *directory, 
         strerror(errno));
   char *arguments[] = {flatc,  "--binary", "-I", folder, "-o", (char *)(uintptr_t)directory,
                        schema, input,      NULL};
-  posix_spawn_file_actions_t actions;
-  int code = posix_spawn_file_actions_init(&actions);
-  if (code != 0)
-    return td_refuse(error, TANDEM_OUT_OF_MEMORY, "cannot start %s: %s", flatc, strerror(code));
-  pid_t child = -1;
-  code = posix_spawn_file_actions_addopen(&actions, 1, log, O_WRONLY | O_CREAT | O_TRUNC, 0600);
-  if (code == 0)
-    code = posix_spawn_file_actions_adddup2(&actions, 1, 2);
-  if (code == 0)
-    code = posix_spawn(&child, flatc, &actions, NULL, arguments, environ);
-  posix_spawn_file_actions_destroy(&actions);
-  if (code != 0)
-    return td_refuse(error, TANDEM_UNAVAILABLE, "cannot start %s: %s", flatc, strerror(code));
-  int ended = 0;
-  while (waitpid(child, &ended, 0) < 0 && errno == EINTR)
-    ;
-  if (WIFEXITED(ended) && WEXITSTATUS(ended) == 0)
-    return TANDEM_OK;
-  char words[512] = "";
-  FILE *file = fopen(log, "re");
-  if (file) {
-    words[fread(words, 1, sizeof words - 1, file)] = 0;
-    fclose(file);
-  }
-  return td_refuse(error, TANDEM_INTERNAL, "%s failed: %s", flatc, *words ? words : "it said nothing");
+  return td_run_tool(arguments, log, error);
 }
 
 static uint32_t read_u32(const unsigned char *bytes) {

@@ -110,6 +110,16 @@ def test_inspect_tells_what_a_program_has(folder):
         assert line in done.stdout
 
 
+def test_the_demo_compiles_a_policy_and_its_second_load_costs_no_weights(folder):
+    torch_library = (folder / "torch_library").read_text()
+    done = run_tandem("demo", "--vendor", "aotinductor", "--size", 8, "--json", TANDEM_TORCH_LIBRARY=torch_library)
+    assert done.returncode == 0, done.stderr
+    shared = json.loads(done.stdout)["shared"]
+    assert shared["vendor"] == "aotinductor" and shared["outputs_equal"]
+    assert [load["shared"] for load in shared["loads"]] == [False, True]
+    assert shared["loads"][1]["host_private_bytes"] < 2 << 20
+
+
 class Changes(torch.nn.Module):
     def forward(self, x):
         return x.add_(1)
