@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.util
 import pathlib
 import sys
 import types
@@ -74,8 +73,8 @@ def partitioners(backend: str) -> list[typing.Any]:
         # The package's own __init__ imports a quantizer with dependencies that no wheel declares; its partitioner needs
         # none of them.
         package = types.ModuleType("executorch.backends.openvino")
-        (root,) = importlib.util.find_spec("executorch").submodule_search_locations
-        package.__path__ = [f"{root}/backends/openvino"]
+        executorch = importlib.import_module("executorch")
+        package.__path__ = [f"{folder}/backends/openvino" for folder in executorch.__path__]
         sys.modules[package.__name__] = package
         from executorch.backends.openvino.partitioner import OpenvinoPartitioner
 

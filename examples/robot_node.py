@@ -90,10 +90,14 @@ class LifecycleNode:
         """Calls back at once and each period, until the event is set. Ticks that pass meanwhile are left out."""
         cancelled = threading.Event()
 
+        def call() -> None:
+            if not cancelled.is_set():
+                callback()
+
         def tick() -> None:
             due = time.monotonic()
             while not cancelled.wait(max(0.0, due - time.monotonic())):
-                concurrent.futures.wait([self._run(lambda: cancelled.is_set() or callback())])
+                concurrent.futures.wait([self._run(call)])
                 due = max(due + period, time.monotonic())
 
         thread = threading.Thread(target=tick)
