@@ -106,7 +106,7 @@ def test_a_torch_that_is_named_and_not_there_is_an_error_that_says_so(folder):
 def test_inspect_tells_what_a_program_has(folder):
     done = run_tandem("inspect", folder / "cache.pte")
     assert done.returncode == 0, done.stderr
-    for line in ("TandemAotiBackend", "device: cpu", f"torch_version: {torch.__version__}", "state: model.keys"):
+    for line in ("TandemAotiBackend", "device: cpu", f"torch_version: {torch.__version__}", "state 0: model.keys"):
         assert line in done.stdout
 
 

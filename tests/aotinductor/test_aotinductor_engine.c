@@ -267,6 +267,27 @@ static void options_of_other_vendors_are_refused(void **state) {
   aotinductor_model_fini(&model);
 }
 
+static void a_device_that_the_program_is_not_for_is_refused(void **state) {
+  (void)state;
+  static const char *const devices[] = {"cuda", "cuda:1", "CPU", "cpu:0", "gpu"};
+  struct aotinductor_model model = read_model("plain");
+  struct tandem_error error = {0};
+  struct tandem_load *load = NULL;
+  for (size_t i = 0; i < sizeof devices / sizeof devices[0]; i++) {
+    const struct tandem_option option = {"device", devices[i]};
+    assert_int_equal(try_load(model.payload, model.payload_size, &option, 1, &load, &error),
+                     TANDEM_BAD_OPTION);
+    assert_message(&error, "was compiled for cpu");
+  }
+  const struct tandem_option own = {"device", "cpu"};
+  assert_int_equal(try_load(model.payload, model.payload_size, &own, 1, &load, &error), TANDEM_OK);
+  struct tandem_load *other = load_bytes(model.payload, model.payload_size);
+  assert_int_equal(info_of(load).engine_id, info_of(other).engine_id);
+  tandem_load_destroy(load);
+  tandem_load_destroy(other);
+  aotinductor_model_fini(&model);
+}
+
 /* ---------------------------------------------------------------- what loads cost */
 
 /* Bytes of private memory of this process. */
@@ -439,6 +460,7 @@ int main(void) {
       cmocka_unit_test(weights_that_are_too_few_are_refused),
       cmocka_unit_test(a_budget_is_ignored_by_name),
       cmocka_unit_test(options_of_other_vendors_are_refused),
+      cmocka_unit_test(a_device_that_the_program_is_not_for_is_refused),
       cmocka_unit_test(a_second_load_costs_no_weights),
       cmocka_unit_test(the_last_load_unmaps_the_library),
       cmocka_unit_test(dtypes_and_passed_inputs_come_out_right),

@@ -54,8 +54,6 @@ enum { AOTI_UNKNOWN = 0, AOTI_PARAMETER = 1, AOTI_BUFFER = 2, AOTI_TENSOR = 3, A
   R(set_constants, AOTInductorModelContainerUpdateUserManagedConstantBufferPairs,                            \
     (struct aoti_container * container, const struct aoti_pair *pairs, size_t count, bool inactive,          \
      bool full))                                                                                             \
-  O(blob_size, AOTInductorModelContainerGetConstantsBlobSize,                                                \
-    (struct aoti_container * container, uint64_t * size))                                                    \
   O(load_blob, AOTInductorModelUpdateConstantsFromBlob,                                                      \
     (struct aoti_container * container, const uint8_t *blob))                                                \
   O(constant_type, AOTInductorModelContainerGetConstantType,                                                 \

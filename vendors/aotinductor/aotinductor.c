@@ -1,8 +1,8 @@
 /* The AOTInductor vendor: programs that torch compiled to a shared library, on the CPU and on CUDA devices.
  *
  * An engine is the opened library and one set of weights; a context is a container of its own that borrows
- * them, with copies of what runs write to. No option changes an engine: the device is the program's, and what
- * the compiler decided is in the library.
+ * them, with copies of what runs write to. The device is the one option that changes an engine: what else
+ * there is to decide the compiler decided, in the library.
  */
 #include "aotinductor.h"
 
@@ -29,12 +29,18 @@ void td_aoti_say(enum tandem_log_level level, const char *format, ...) {
   td_aoti_host()->log(&td_vendor_aotinductor, level, TANDEM_OK, line);
 }
 
+static const struct tandem_vendor_option options[TD_AOTI_OPTION_COUNT] = {
+    [TD_AOTI_DEVICE] = {"device", TANDEM_OPTION_TEXT, NULL, ""},
+};
+
 const struct tandem_vendor td_vendor_aotinductor = {
     .abi_version = TANDEM_VENDOR_ABI,
     .struct_size = sizeof(struct tandem_vendor),
     .name = "aotinductor",
     .backend = "TandemAotiBackend",
     .flags = TANDEM_VENDOR_HAS_STREAMS,
+    .options = options,
+    .option_count = TD_AOTI_OPTION_COUNT,
     .open = td_aoti_open,
     .parse = td_aoti_parse,
     .payload_destroy = td_aoti_payload_destroy,

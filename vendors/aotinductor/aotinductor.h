@@ -14,9 +14,8 @@
 /* ---------------------------------------------------------------- aotinductor.c */
 
 extern const struct tandem_vendor td_vendor_aotinductor __attribute__((visibility("hidden")));
-/* The values that both tables hand over are in this order. */
+/* The order of the values that td_vendor_aotinductor hands over. */
 enum { TD_AOTI_DEVICE, TD_AOTI_OPTION_COUNT };
-extern const struct tandem_vendor_option td_aoti_options[TD_AOTI_OPTION_COUNT];
 
 const struct tandem_host *td_aoti_host(void);
 void td_aoti_set_host(const struct tandem_host *host);

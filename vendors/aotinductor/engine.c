@@ -128,13 +128,24 @@ enum tandem_status td_aoti_fail(const struct td_aoti_engine *engine, enum tandem
 
 /* ---------------------------------------------------------------- resolve */
 
+/* "cpu", "cuda" or "cuda:1"; "": the program's own device. */
 enum tandem_status td_aoti_resolve(const struct tandem_payload *payload, const char *const *options,
                                    struct tandem_resolution *resolution, struct tandem_error *error) {
   const struct td_aoti_program *program = payload->state;
-  (void)options;
+  const char *device = options[TD_AOTI_DEVICE];
+  bool cuda = program->device_type == AOTI_DEVICE_CUDA;
+  int index = 0;
+  char rest;
   memset(resolution, 0, sizeof *resolution);
-  if (program->device_type == AOTI_DEVICE_CUDA)
-    return td_aoti_cuda_resolve(0, program->capability, resolution, error);
+  if (device[0] != '\0' && strcmp(device, cuda ? "cuda" : "cpu") != 0 &&
+      !(cuda && sscanf(device, "cuda:%3d%c", &index, &rest) == 1 && index >= 0))
+    return td_aoti_host()->fail(
+        error, TANDEM_BAD_OPTION,
+        "device=%.40s: the program was compiled for %s; give %s, or export it for another "
+        "device",
+        device, cuda ? "cuda" : "cpu", cuda ? "cuda:0, cuda:1, ..." : "cpu or nothing");
+  if (cuda)
+    return td_aoti_cuda_resolve(index, program->capability, resolution, error);
   snprintf(resolution->device, sizeof resolution->device, "CPU");
   return TANDEM_OK;
 }
@@ -289,7 +300,7 @@ static enum tandem_status open_program(struct td_aoti_engine *self, const struct
 static enum tandem_status load_weights(struct td_aoti_engine *self, const struct td_aoti_program *program,
                                        struct tandem_error *error) {
   const struct tandem_host *host = td_aoti_host();
-  uint64_t blob_size, wanted = 0;
+  uint64_t wanted = 0;
   size_t count = 0;
   if (self->api.create(&self->container, 1, self->device, NULL) != 0) {
     self->container = NULL;
@@ -311,12 +322,6 @@ static enum tandem_status load_weights(struct td_aoti_engine *self, const struct
   }
   if (program->constants != NULL || self->constant_count == 0)
     return TANDEM_OK;
-  if (self->api.load_blob == NULL ||
-      (self->api.blob_size != NULL && self->api.blob_size(self->container, &blob_size) != 0))
-    return host->fail(
-        error, TANDEM_UNSUPPORTED,
-        "the program's weights are in its library, where every load would have its own: export it "
-        "with tandem.export, which keeps them apart");
   if (wanted > program->weights_size)
     return host->fail(error, TANDEM_BAD_PROGRAM,
                       "the program has %zu bytes of weights, its library reads %" PRIu64
@@ -324,10 +329,15 @@ static enum tandem_status load_weights(struct td_aoti_engine *self, const struct
                       program->weights_size, wanted);
   struct td_aoti_watch watch = {.constants = self->constants, .capacity = self->constant_count};
   td_aoti_watch(&watch);
-  int32_t code = self->api.load_blob(self->container, program->weights);
+  int32_t code = self->api.load_blob != NULL ? self->api.load_blob(self->container, program->weights) : 0;
   td_aoti_watch(NULL);
   if (code != 0)
     return td_aoti_fail(self, TANDEM_DEVICE_ERROR, error, "load %" PRIu64 " bytes of weights", wanted);
+  if (watch.count == 0 && !watch.failed) /* a library that has its weights in it loads none */
+    return host->fail(
+        error, TANDEM_UNSUPPORTED,
+        "the program's weights are in its library, where every load would have its own: export it "
+        "with tandem.export, which keeps them apart");
   if (watch.failed || watch.count != self->constant_count)
     return host->fail(error, TANDEM_UNSUPPORTED,
                       "the program's library created %zu constants of %zu in a way that tandem can follow",

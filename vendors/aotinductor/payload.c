@@ -396,6 +396,9 @@ void td_aoti_describe(const struct tandem_payload *payload, tandem_fact_fn fact,
     tell_io(fact, user, "output", i, &program->outputs[i]);
   if (!program->state_known)
     fact(user, "state", "not told: found when it is loaded");
-  for (size_t i = 0; i < program->mutable_count; i++)
-    fact(user, "state", program->mutable_names[i]);
+  for (size_t i = 0; i < program->mutable_count; i++) {
+    char key[32];
+    snprintf(key, sizeof key, "state %zu", i);
+    fact(user, key, program->mutable_names[i]);
+  }
 }
