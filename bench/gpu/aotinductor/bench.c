@@ -29,6 +29,7 @@ static const char *const *words;
 static int word_count;
 static const char *files[FILES_MAX];
 static int file_count;
+static const char *path_of_program;
 
 _Noreturn static void stop(const char *format, ...) __attribute__((format(printf, 1, 2)));
 static void stop(const char *format, ...) {
@@ -91,6 +92,16 @@ static double used_memory(void) {
   size_t free_bytes, total_bytes;
   must_cuda(cuda.memory_info(&free_bytes, &total_bytes), "cuMemGetInfo");
   return (double)(total_bytes - free_bytes);
+}
+
+static struct tandem_program *open_program(const char *path, const char *const *data, size_t count) {
+  struct tandem_program_desc desc = {
+      .struct_size = sizeof desc, .path = path, .data_paths = data, .data_path_count = count};
+  struct tandem_program *opened;
+  struct tandem_error error;
+  if (tandem_program_create(&desc, &opened, &error) != TANDEM_OK)
+    stop("%s", error.message);
+  return opened;
 }
 
 /* ---------------------------------------------------------------- loads */
@@ -631,12 +642,36 @@ static void measure_run(cJSON *document) {
   free_load(&loads[1]);
 }
 
+/* values: one program with two data files of equal keys and other values: two engines, two results. */
+static void measure_values(cJSON *document) {
+  struct load loads[3];
+  struct tandem_program *programs[2];
+  if (file_count != 2)
+    stop("values wants two data files");
+  for (int i = 0; i < 3; i++) {
+    if (i < 2)
+      programs[i] = open_program(path_of_program, &files[i], 1);
+    program = programs[i == 1];
+    loads[i] = make_load("true", "false", 1);
+    run_load(&loads[i]);
+  }
+  bool apart = info_of(&loads[0]).engine_id != info_of(&loads[1]).engine_id;
+  bool together = info_of(&loads[0]).engine_id == info_of(&loads[2]).engine_id;
+  judge(document, "other_values_share_an_engine", !apart, 0);
+  judge(document, "equal_values_have_two_engines", !together, 0);
+  judge(document, "outputs_are_those_of_the_other_file", same_outputs(&loads[0], &loads[1]), 0);
+  judge(document, "outputs_differ", !same_outputs(&loads[0], &loads[2]), 0);
+  for (int i = 0; i < 3; i++)
+    free_load(&loads[i]);
+  tandem_program_destroy(programs[1]); /* the other one is main's */
+  program = programs[0];
+}
+
 /* ---------------------------------------------------------------- main */
 
 static void open_all(int argc, char **argv) {
   char why[256];
   int device = 0;
-  struct tandem_error error;
   words = (const char *const *)argv + 3;
   word_count = argc - 3;
   for (int i = 3; i < argc && file_count < FILES_MAX; i++)
@@ -649,12 +684,9 @@ static void open_all(int argc, char **argv) {
     device = atoi(target + 5);
   must_cuda(cuda.primary_retain(&context, device), "cuDevicePrimaryCtxRetain");
   must_cuda(cuda.context_push(context), "cuCtxPushCurrent");
-  struct tandem_program_desc desc = {.struct_size = sizeof desc,
-                                     .path = argv[2],
-                                     .data_paths = files,
-                                     .data_path_count = (size_t)file_count};
-  if (tandem_program_create(&desc, &program, &error) != TANDEM_OK)
-    stop("%s", error.message);
+  path_of_program = argv[2];
+  if (strcmp(argv[1], "values") != 0)
+    program = open_program(argv[2], files, (size_t)file_count);
 }
 
 int main(int argc, char **argv) {
@@ -690,5 +722,5 @@ int main(int argc, char **argv) {
     tandem_program_destroy(program);
     return 0;
   }
-  stop("usage: aoti_bench memory|speed|storm|race|run PROGRAM.pte [DATA.ptd...] [NAME=VALUE...]");
+  stop("usage: aoti_bench memory|speed|storm|race|run|values PROGRAM.pte [DATA.ptd...] [NAME=VALUE...]");
 }

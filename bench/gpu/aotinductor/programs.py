@@ -63,6 +63,18 @@ def through_door(folder: pathlib.Path, work: pathlib.Path, name: str) -> dict[st
     return result
 
 
+def with_other_values(folder: pathlib.Path, work: pathlib.Path, name: str) -> dict[str, Any]:
+    """A copy of the data file with equal keys and other weights must give another engine."""
+    data = bytearray((folder / f"{name}.aoti_cuda_blob.ptd").read_bytes())
+    data[-64:-32] = bytes(32)
+    changed = work / f"{name}.changed.ptd"
+    changed.write_bytes(data)
+    command = [os.environ["AOTI_BENCH"], "values", str(folder / f"{name}.pte"),
+               str(folder / f"{name}.aoti_cuda_blob.ptd"), str(changed)]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return json.loads(done.stdout) if done.returncode == 0 else {"good": False, "error": done.stderr.strip()[-600:]}
+
+
 def through_stock(folder: pathlib.Path, work: pathlib.Path, name: str) -> dict[str, Any]:
     from executorch.runtime import Runtime
 
@@ -87,6 +99,8 @@ def main() -> None:
         ctypes.CDLL(os.environ["TANDEM_EXECUTORCH_LIBRARY"])
     run = through_door if how == "door" else through_stock
     results = {path.stem: run(folder, work, path.stem) for path in sorted(folder.glob("*.pte"))}
+    if how == "door" and "cuda_linear" in results:
+        results["cuda_linear, other values"] = with_other_values(folder, work, "cuda_linear")
     good = bool(results) and all(result["good"] for result in results.values())
     print(json.dumps({"measurement": "programs", "how": how, "programs": results, "good": good}))
     sys.exit(0 if good else 1)

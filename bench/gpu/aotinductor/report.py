@@ -53,8 +53,9 @@ def peers(d: dict[str, Any]) -> None:
 
 def storm(d: dict[str, Any]) -> None:
     print(f"{d['cycles']} cycles of load, run, unload at {d['cycles_per_s']:.0f}/s: memory grew by "
-          f"{mib(d['grown_bytes'])} MiB (highest {mib(d['highest_bytes'])}); {d['runs_beside']} runs beside, median {d['beside_p50_ms']:.3f} ms, "
-          f"99 % within {d['beside_p99_ms']:.3f} ms; a build leaves {mib(d['left_bytes_a_build'])} MiB")  # fmt: skip
+          f"{mib(d['grown_bytes'])} MiB (highest {mib(d['highest_bytes'])}); {d['runs_beside']} runs beside, "
+          f"median {d['beside_p50_ms']:.3f} ms, 99 % within {d['beside_p99_ms']:.3f} ms; "
+          f"a build leaves {mib(d['left_bytes_a_build'])} MiB")  # fmt: skip
 
 
 def race(d: dict[str, Any]) -> None:
