@@ -693,11 +693,8 @@ int main(int argc, char **argv) {
   static const struct {
     const char *name;
     void (*measure)(cJSON *document);
-  } measurements[] = {{"memory", measure_memory},
-                      {"speed", measure_speed},
-                      {"storm", measure_storm},
-                      {"race", measure_race},
-                      {"run", measure_run}};
+  } measurements[] = {{"memory", measure_memory}, {"speed", measure_speed}, {"storm", measure_storm},
+                      {"race", measure_race},     {"run", measure_run},     {"values", measure_values}};
   for (size_t i = 0; argc > 2 && i < sizeof measurements / sizeof *measurements; i++) {
     if (strcmp(measurements[i].name, argv[1]) != 0)
       continue;

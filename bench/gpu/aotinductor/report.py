@@ -43,7 +43,8 @@ def speed(d: dict[str, Any]) -> None:
     head("comparison", "rounds x runs", "median (ms)", "other (ms)", "median of ratios", "quartiles")
     for name, c in d["comparisons"].items():
         row(name.replace("_", " "), f"{c['rounds']} x {c['runs']}", f"{c['median_ms']:.3f}",
-            f"{c['other_median_ms']:.3f}", f"{c['median_of_ratios']:.4f}", f"{c['ratio_p25']:.4f} .. {c['ratio_p75']:.4f}")  # fmt: skip
+            f"{c['other_median_ms']:.3f}", f"{c['median_of_ratios']:.4f}",
+            f"{c['ratio_p25']:.4f} .. {c['ratio_p75']:.4f}")  # fmt: skip
 
 
 def peers(d: dict[str, Any]) -> None:
