@@ -30,6 +30,8 @@ static int word_count;
 static const char *files[FILES_MAX];
 static int file_count;
 static const char *path_of_program;
+static const char *device_of_loads; /* NULL: as the arguments or the program say */
+static bool host_tensors;
 
 _Noreturn static void stop(const char *format, ...) __attribute__((format(printf, 1, 2)));
 static void stop(const char *format, ...) {
@@ -119,7 +121,7 @@ static struct tandem_method *try_method(const char *shared, const char *graph, s
   struct tandem_option options[3] = {{"use_shared_engines", shared}, {"cuda_graph", graph}};
   size_t count = 2;
   struct tandem_method *method = NULL;
-  const char *device = word("target_device", NULL);
+  const char *device = device_of_loads ? device_of_loads : word("target_device", NULL);
   if (device)
     options[count++] = (struct tandem_option){"target_device", device};
   tandem_method_create(program, word("method", "forward"), options, count, &method, error);
@@ -199,7 +201,7 @@ static struct load make_load(const char *shared, const char *graph, unsigned see
                                &load.output_count, &error) != TANDEM_OK ||
       load.input_count > TENSORS_MAX || load.output_count > TENSORS_MAX)
     stop("inputs and outputs: %s", error.message);
-  load.on_device = tandem_method_direct(load.method) && !number("host_tensors", 0);
+  load.on_device = tandem_method_direct(load.method) && !host_tensors && !number("host_tensors", 0);
   for (size_t i = 0; i < load.input_count; i++)
     make_tensor(&load.inputs[i], &inputs[i], load.on_device, true, seed + (unsigned)i);
   for (size_t i = 0; i < load.output_count; i++)
@@ -667,6 +669,30 @@ static void measure_values(cJSON *document) {
   program = programs[0];
 }
 
+/* devices: the same bytes on two GPUs of one process are two engines, a second load on one of them shares. */
+static void measure_devices(cJSON *document) {
+  static const char *const names[] = {"cuda:0", "cuda:1", "cuda:1"};
+  struct load loads[3];
+  host_tensors = true;
+  for (int i = 0; i < 3; i++) {
+    device_of_loads = names[i];
+    loads[i] = make_load("true", "false", 1);
+    run_load(&loads[i]);
+    judge(document,
+          i == 0   ? "first_is_elsewhere"
+          : i == 1 ? "second_is_elsewhere"
+                   : "third_is_elsewhere",
+          strcmp(info_of(&loads[i]).device, names[i]) != 0, 0);
+  }
+  judge(document, "two_gpus_share_an_engine", info_of(&loads[0]).engine_id == info_of(&loads[1]).engine_id,
+        0);
+  judge(document, "one_gpu_has_two_engines", info_of(&loads[1]).engine_id != info_of(&loads[2]).engine_id, 0);
+  judge(document, "outputs_differ",
+        !same_outputs(&loads[0], &loads[1]) || !same_outputs(&loads[1], &loads[2]), 0);
+  for (int i = 0; i < 3; i++)
+    free_load(&loads[i]);
+}
+
 /* ---------------------------------------------------------------- main */
 
 static void open_all(int argc, char **argv) {
@@ -693,8 +719,9 @@ int main(int argc, char **argv) {
   static const struct {
     const char *name;
     void (*measure)(cJSON *document);
-  } measurements[] = {{"memory", measure_memory}, {"speed", measure_speed}, {"storm", measure_storm},
-                      {"race", measure_race},     {"run", measure_run},     {"values", measure_values}};
+  } measurements[] = {{"memory", measure_memory},  {"speed", measure_speed}, {"storm", measure_storm},
+                      {"race", measure_race},      {"run", measure_run},     {"values", measure_values},
+                      {"devices", measure_devices}};
   for (size_t i = 0; argc > 2 && i < sizeof measurements / sizeof *measurements; i++) {
     if (strcmp(measurements[i].name, argv[1]) != 0)
       continue;
@@ -719,5 +746,6 @@ int main(int argc, char **argv) {
     tandem_program_destroy(program);
     return 0;
   }
-  stop("usage: aoti_bench memory|speed|storm|race|run|values PROGRAM.pte [DATA.ptd...] [NAME=VALUE...]");
+  stop("usage: aoti_bench memory|speed|storm|race|run|values|devices PROGRAM.pte [DATA.ptd...] "
+       "[NAME=VALUE...]");
 }

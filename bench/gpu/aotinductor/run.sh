@@ -168,6 +168,7 @@ run_two() {
   local name
   for name in "$carry"/programs/cuda_mlp_dyn.pte "$carry"/programs/cuda_cache.pte; do
     [[ -e $name ]] || continue
+    part "two_$(basename "$name" .pte)" 60 "${shims_env[@]}" "$AOTI_BENCH" devices "$name" "${name%.pte}.aoti_cuda_blob.ptd"
     for device in cuda:0 cuda:1; do
       part "two_$(basename "$name" .pte)_${device/:/}" 60 "${shims_env[@]}" "$AOTI_BENCH" memory "$name" \
         "${name%.pte}.aoti_cuda_blob.ptd" target_device="$device"
