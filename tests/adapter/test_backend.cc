@@ -603,7 +603,9 @@ void a_backend_that_was_there_first_stays_and_is_told_once(void **) {
   assert_int_equal(er::register_backend({"TakenBackend", &foreign}), er::Error::Ok);
   assert_int_equal(tandem_vendor_register(&taken, &error), TANDEM_OK);
   Stderr lines;
+  python_runs = true;
   assert_int_equal(tandem_executorch_register(&error), TANDEM_INVALID_STATE);
+  python_runs = false;
   assert_non_null(strstr(error.message, "TakenBackend"));
   assert_non_null(strstr(error.message, "before executorch.runtime"));
   assert_int_equal(tandem_executorch_register(&error), TANDEM_INVALID_STATE);
