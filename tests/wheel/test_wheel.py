@@ -34,7 +34,9 @@ def test_the_readmes_lines_for_the_own_runtime_run_with_numpy_alone(environment,
     assert len(own) == 1, f"README.md has {len(own)} Python blocks with tandem.Runtime, expected 1"
     script = tmp_path / "two_arms.py"
     script.write_text(own[0])
-    environment.run("python", script, policy, cwd=policy.parent)
+    done = environment.run("python", script, policy, cwd=policy.parent)
+    assert done.stdout == "True\n2 loads, 1 engine\n"
+    assert "`True` and `2 loads, 1 engine`" in (wheels.ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_two_loads_share_one_engine(environment, policy):
