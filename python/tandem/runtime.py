@@ -182,8 +182,9 @@ class Method(_Owner):
     def __init__(self, pointer: ffi.CData, keep: object, name: str, io: _Io) -> None:
         super().__init__(pointer, lib.tandem_method_destroy, keep, f'method "{name}"')
         self._metadata = io.describe(name)
-        self._lock = threading.Lock()  # over binding, running and reading, since all use the structs below
+        self._lock = threading.RLock()  # over binding, running and reading, since all use the structs below
         # Guarded by _lock.
+        self._running = False
         self._input_tensors = ffi.new("struct tandem_tensor[]", io.input_count)
         self._output_tensors = ffi.new("struct tandem_tensor[]", io.output_count)
         self._inputs: Sequence[tensors.Input] = tensors.make_slots(
@@ -239,20 +240,32 @@ class Method(_Owner):
             out = (None,) * len(output_slots)
         elif len(out) != len(output_slots):
             raise errors.InvalidArgumentError(f"out has {len(out)} items: {self._what} has {len(output_slots)} outputs")
-        keep: list[object] = []
         with self._lock:
-            handle = self._handle or self._use()
-            if self._on_cuda or stream is not None or device != "cpu":
-                arrays = self._bind_on_device(inputs, out, device, stream, keep)
-            else:
-                for slot, value in zip(slots, inputs, strict=False):
-                    slot.bind(value, keep)
-                arrays = [slot.bind(target, keep) for slot, target in zip(output_slots, out, strict=False)]
-            status = lib.tandem_method_run(handle, self._run, self._error)
-            if status:
-                errors.check(status, self._error)
-            results = zip(output_slots, arrays, out, strict=False)
-            return [slot.take(array, target) for slot, array, target in results]
+            self._refuse_reentry()
+            self._running = True
+            try:
+                return self._execute_locked(inputs, out, device, stream)
+            finally:
+                self._running = False
+
+    def _refuse_reentry(self) -> None:
+        if self._running:  # on this thread: a log function that runs the method whose line it got
+            raise errors.InvalidStateError(f"{self._what} is being run by this thread: its log function may not")
+
+    def _execute_locked(self, inputs: Sequence[Any], out: Sequence[Any], device: str, stream: Any) -> list[Any]:
+        keep: list[object] = []
+        handle = self._handle or self._use()
+        if self._on_cuda or stream is not None or device != "cpu":
+            arrays = self._bind_on_device(inputs, out, device, stream, keep)
+        else:
+            for slot, value in zip(self._inputs, inputs, strict=False):
+                slot.bind(value, keep)
+            arrays = [slot.bind(target, keep) for slot, target in zip(self._outputs, out, strict=False)]
+        status = lib.tandem_method_run(handle, self._run, self._error)
+        if status:
+            errors.check(status, self._error)
+        results = zip(self._outputs, arrays, out, strict=False)
+        return [slot.take(array, target) for slot, array, target in results]
 
     def _bind_on_device(
         self, inputs: Sequence[Any], out: Sequence[Any], device: str, stream: Any, keep: list[object]
@@ -286,6 +299,7 @@ class Method(_Owner):
         """Clears the state that the engine keeps for this method between runs."""
         self._use()
         with self._lock:
+            self._refuse_reentry()
             errors.check(lib.tandem_method_reset(self._use(), self._error), self._error)
 
     @property

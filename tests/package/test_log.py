@@ -1,10 +1,12 @@
 """Log lines reach a Python function, from both runtimes, whatever that function does."""
 
+import gc
 import os
 import subprocess
 import sys
 
 import doors
+import numpy as np
 import pytest
 
 both = pytest.mark.parametrize("kind", ["own", "stock"])
@@ -42,6 +44,31 @@ def test_a_function_that_loads_does_not_deadlock(kind, fake_library, fake_progra
     fake.say(doors.BUILD, door.tandem.LogLevel.WARNING, "warm engine")
     doors.in_threads(*[lambda: door.load(fake_programs / "one.pte") for _ in range(4)], timeout=20)
     assert kept and door.tandem.stats().failures == 0
+
+
+@pytest.mark.fresh
+def test_a_function_that_runs_the_method_whose_line_it_got_is_refused_and_no_hang(fake_library, fake_programs):
+    door, fake = doors.open_door("own"), doors.Fake(fake_library)
+    x, wanted = np.load(fake_programs / "one.npy")
+    load, other = door.load(fake_programs / "one.pte"), door.load(fake_programs / "one.pte")
+    found, lines = [], []
+
+    def run(level, line):
+        lines.append(line)
+        if len(lines) == 1:
+            found.append(other(x)[0])
+            for use in (lambda: load(x), load.method.reset):
+                with pytest.raises(door.tandem.InvalidStateError, match="being run by this thread"):
+                    use()
+            load.method.close()
+            found.append(load.method.closed)
+
+    door.tandem.on_log(run)
+    fake.say(doors.RUN, door.tandem.LogLevel.WARNING, "ran")
+    np.testing.assert_array_equal(load(x)[0], wanted)
+    np.testing.assert_array_equal(found[0], wanted)
+    gc.collect()  # the refusals' tracebacks
+    assert found[1] is True and len(lines) == 2 and door.tandem.stats().loads == 1
 
 
 @both
