@@ -33,7 +33,7 @@ def turn(door, path, inputs, wanted, count):
 
 def judge(what, memory, handles, tasks, bound, count):
     found = slope(memory)
-    line = f"{what}, {count} cycles: {found:+.2f} bytes a cycle, at most {bound}; {handles} descriptors, {tasks} threads"
+    line = f"{what}, {count} cycles: {found:+.2f} bytes each, at most {bound}; {handles} descriptors, {tasks} threads"
     assert found <= bound and len(handles) == 1 and len(tasks) == 1, (line, memory)
     return line
 
