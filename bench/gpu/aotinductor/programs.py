@@ -36,6 +36,10 @@ def raw(tensor: torch.Tensor) -> bytes:
     return tensor.contiguous().view(torch.uint8).numpy().tobytes()
 
 
+def last_line(text: str) -> str:
+    return (text.strip().splitlines() or ["(nothing said)"])[-1][-600:]
+
+
 def through_door(folder: pathlib.Path, work: pathlib.Path, name: str) -> dict[str, Any]:
     """Steps of both loads must agree bit for bit; the first one with eager PyTorch's output."""
     inputs, expected = inputs_of(folder, name), torch.from_numpy(np.load(folder / f"{name}.out0.npy"))
@@ -51,7 +55,7 @@ def through_door(folder: pathlib.Path, work: pathlib.Path, name: str) -> dict[st
         paths[1].write_bytes(raw(torch.zeros_like(inputs[1])))
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     if done.returncode:
-        return {"good": False, "error": done.stderr.strip()[-600:]}
+        return {"good": False, "error": last_line(done.stderr)}
     result: dict[str, Any] = json.loads(done.stdout)
     steps = [[(out / f"load{k}.step{s}.bin").read_bytes() for s in range(3)] for k in range(2)]
     result["loads_agree"] = steps[0] == steps[1]
@@ -72,7 +76,7 @@ def with_other_values(folder: pathlib.Path, work: pathlib.Path, name: str) -> di
     command = [os.environ["AOTI_BENCH"], "values", str(folder / f"{name}.pte"),
                str(folder / f"{name}.aoti_cuda_blob.ptd"), str(changed)]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    return json.loads(done.stdout) if done.returncode == 0 else {"good": False, "error": done.stderr.strip()[-600:]}
+    return json.loads(done.stdout) if done.returncode == 0 else {"good": False, "error": last_line(done.stderr)}
 
 
 def through_stock(folder: pathlib.Path, work: pathlib.Path, name: str) -> dict[str, Any]:

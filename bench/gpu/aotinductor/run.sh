@@ -26,8 +26,10 @@ command -v compute-sanitizer >/dev/null || PATH=$PATH:/usr/local/cuda/bin:/usr/l
 
 # ---------------------------------------------------------------- set-up
 site=$work/site
-python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --target "$site" "$carry"/whl/*.whl \
-  >"$out/logs/pip.txt" 2>&1 || echo "run: wheels: $(tail -n 1 "$out/logs/pip.txt")"
+for wheel in "$carry"/whl/*.whl; do
+  python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target "$site" "$wheel" \
+    >>"$out/logs/pip.txt" 2>&1 || echo "run: not installed: $(basename "$wheel"): $(tail -n 1 "$out/logs/pip.txt")"
+done
 export PYTHONPATH=$site${PYTHONPATH:+:$PYTHONPATH}
 torch_lib=$(python3 -c 'import os, torch; print(os.path.join(os.path.dirname(torch.__file__), "lib"))')
 nvidia=$(dirname "$(dirname "$torch_lib")")/nvidia
