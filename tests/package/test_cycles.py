@@ -62,4 +62,4 @@ def test_ten_thousand_cycles_keep_nothing(kind, fake_library, fake_programs, fig
 def test_cycles_of_a_real_vendor_keep_nothing(kind, models, figures):
     import fresh
 
-    figures.append(fresh.run(cycle_openvino, kind, models.mlp, 800, timeout=200).good())
+    figures.append(fresh.run(cycle_openvino, kind, models.mlp, 520, timeout=200).good())

@@ -73,7 +73,7 @@ def two_computations(model, options):
     def run_both(door):
         return seconds(*[lambda arm=arm: work(arm) for arm in arms[door]])
 
-    rounds, end = [], time.monotonic() + 40
+    rounds, end = [], time.monotonic() + 20
     while len(rounds) < 7 and time.monotonic() < end:
         free = two_processors_are_free()
         figures = (run_both(own), run_both(stock))
