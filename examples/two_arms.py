@@ -61,6 +61,7 @@ def main() -> int:
     parser.add_argument("--seconds", metavar="N", type=float, default=5.0, help="(default 5)")
     parser.add_argument("--rate", metavar="HZ", type=float, default=50.0, help="of each arm (default 50)")
     parser.add_argument("--option", metavar="KEY=VALUE", action="append", default=[], help="of tandem, for both loads")
+    parser.add_argument("--data", metavar="FILE.ptd", action="append", default=[], help="weights outside the program")
     arguments = parser.parse_args()
     if not (arguments.seconds > 0 and arguments.rate > 0):
         parser.error("--seconds and --rate are numbers above 0")
@@ -74,7 +75,7 @@ def main() -> int:
     gate = threading.Barrier(len(arms))
     try:
         with options:
-            program = tandem.Runtime.get().load_program(arguments.program)
+            program = tandem.Runtime.get().load_program(arguments.program, data_path=arguments.data)
             methods = [program.load_method("forward") for _ in arms]  # the second takes the first one's engine
         inputs = [make_inputs(method, seed) for seed, method in enumerate(methods)]
         for method, values in zip(methods, inputs, strict=True):
