@@ -29,6 +29,7 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
+from torch.utils import _pytree
 
 __all__ = ["ExportError", "to_payload", "to_program"]
 
@@ -60,7 +61,7 @@ class _Contiguous(torch.nn.Module):
         self.model = model
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return torch.utils._pytree.tree_map_only(torch.Tensor, lambda t: t.contiguous(), self.model(*args, **kwargs))
+        return _pytree.tree_map_only(torch.Tensor, lambda t: t.contiguous(), self.model(*args, **kwargs))
 
 
 def to_payload(
@@ -118,7 +119,7 @@ def _export(
 ) -> ExportedProgram:
     if isinstance(model, ExportedProgram):
         if args or kwargs or dynamic_shapes is not None:
-            raise ExportError("an exported program has its own example inputs and shapes: give them to none or a module")
+            raise ExportError("an exported program has its own example inputs and shapes: give it alone")
         exported = model
     else:
         if model.training:
@@ -135,7 +136,13 @@ def _export(
 
 def _written(exported: ExportedProgram) -> list[str]:
     """The names of the buffers that a run writes to. Only a functional program tells them."""
-    signature = exported.run_decompositions({}).graph_signature
+    try:
+        with torch.no_grad():
+            signature = exported.run_decompositions({}).graph_signature
+    except (AssertionError, RuntimeError) as error:
+        raise ExportError(
+            f"torch cannot tell which buffers the model writes to ({error}): register each of them once, as a buffer"
+        ) from error
     for spec in signature.output_specs:
         if spec.kind is OutputKind.USER_INPUT_MUTATION:
             raise ExportError(f"the model changes its input {spec.target} in place: let it return a new tensor")
@@ -216,7 +223,7 @@ def _features() -> str:
 
 def _compile(exported: ExportedProgram, torch_needed: bool, options: Mapping[str, Any] | None) -> bytes:
     inputs, outputs = _values(exported)
-    device = _device(exported)
+    device, written = _device(exported), _written(exported)
     chosen: dict[str, Any] = {
         "aot_inductor.package": True,
         "aot_inductor.package_constants_in_so": False,  # every load would have its own
@@ -234,6 +241,8 @@ def _compile(exported: ExportedProgram, torch_needed: bool, options: Mapping[str
         files = torch._inductor.aot_compile(
             exported.module(check_guards=False), tuple(value for _, value in inputs), options=chosen
         )
+    if not isinstance(files, list):
+        raise ExportError(f"AOTInductor of torch {torch.__version__} made {files}, expected a list of files")
     library = [name for name in files if isinstance(name, str) and name.endswith(".so")]
     weights = [name for name in files if isinstance(name, str) and name.endswith(".blob")]
     if len(library) != 1 or len(weights) > 1:
@@ -244,7 +253,7 @@ def _compile(exported: ExportedProgram, torch_needed: bool, options: Mapping[str
         "device": device.type,
         "inputs": _describe(exported, inputs),
         "outputs": _describe(exported, outputs),
-        "mutable": _written(exported),
+        "mutable": written,
     }
     if device.type == "cuda":
         metadata["capability"] = "{}.{}".format(*torch.cuda.get_device_capability(device))
@@ -275,9 +284,12 @@ def _join(metadata: bytes, library: bytes, weights: bytes) -> bytes:
 
 def _build_program(exported: ExportedProgram, payload: bytes, method: str) -> Any:
     """A program that calls one delegate: inputs are read where the caller has them, outputs are planned."""
-    from executorch.exir import schema
-    from executorch.exir._serialize._program import PTEFile, serialize_pte_binary
-    from executorch.exir.tensor import scalar_type_enum
+    from executorch.exir import schema  # type: ignore[import-untyped]
+    from executorch.exir._serialize._program import (  # type: ignore[import-untyped]
+        PTEFile,
+        serialize_pte_binary,
+    )
+    from executorch.exir.tensor import scalar_type_enum  # type: ignore[import-untyped]
 
     values: list[schema.EValue] = []
     planned = 0
@@ -288,8 +300,8 @@ def _build_program(exported: ExportedProgram, payload: bytes, method: str) -> An
         for dimension, (_, greatest) in enumerate(bounds):
             if greatest is None:
                 raise ExportError(
-                    f"dimension {dimension} of {name} has no greatest size, which ExecuTorch needs to plan memory: give "
-                    'it one with torch.export.Dim("name", max=...)'
+                    f"dimension {dimension} of {name} has no greatest size, which ExecuTorch needs to plan memory: "
+                    'give it one with torch.export.Dim("name", max=...)'
                 )
             sizes.append(greatest)
         place = None
@@ -312,11 +324,11 @@ def _build_program(exported: ExportedProgram, payload: bytes, method: str) -> An
         )
         values.append(schema.EValue(tensor))
     places = list(range(len(values)))
+    call = exported.call_spec
     plan = schema.ExecutionPlan(
         name=method,
         container_meta_type=schema.ContainerMetadata(
-            torch.utils._pytree.treespec_dumps(exported.call_spec.in_spec),
-            torch.utils._pytree.treespec_dumps(exported.call_spec.out_spec),
+            *(_pytree.treespec_dumps(spec) if spec else "" for spec in (call.in_spec, call.out_spec))
         ),
         values=values,
         inputs=places[: len(inputs)],

@@ -130,9 +130,21 @@ class Number(torch.nn.Module):
         return x, 3
 
 
+class Alias(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("total", torch.zeros(2))
+        self.same = self.total
+
+    def forward(self, x):
+        self.same.add_(x)
+        return self.total * 2
+
+
 @pytest.mark.parametrize(
     ("model", "args", "words"),
     [
+        (Alias().eval(), (torch.ones(2),), "register each of them once"),
         (Changes().eval(), (torch.ones(2),), "changes its input"),
         (Number().eval(), (torch.ones(2),), "output 1 .* is NoneType|output 1 .* expected"),
         (torch.nn.Linear(2, 2), (torch.ones(2),), r"model\.eval\(\)"),
@@ -142,6 +154,12 @@ class Number(torch.nn.Module):
 def test_a_model_that_does_not_fit_is_refused_by_name(model, args, words):
     with pytest.raises(export.ExportError, match=words):
         export.to_payload(model, args)
+
+
+def test_a_dimension_without_a_greatest_size_is_named(tmp_path):
+    exported = export._export(torch.nn.Identity().eval(), (torch.ones(4),), None, ({0: torch.export.Dim("rows")},))
+    with pytest.raises(export.ExportError, match="dimension 0 of args_0 has no greatest size"):
+        export._build_program(exported, b"", "forward")
 
 
 def test_a_failed_export_leaves_no_file(tmp_path):
