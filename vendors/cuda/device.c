@@ -407,7 +407,7 @@ static void destroy_context(struct td_cuda_context *context) {
 enum tandem_status td_cuda_acquire(int32_t device_id, uint64_t context_id, struct td_cuda_context **context,
                                    struct tandem_error *error) {
   const struct tandem_host *host = td_cuda_host();
-  int32_t device;
+  int32_t device = 0;
   uint64_t callers_id = 0;
   *context = NULL;
   enum tandem_status status = find_device(device_id, &device, error);
