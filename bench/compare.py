@@ -70,7 +70,9 @@ class Bench:
     def measure(self, model, mode, *arguments):
         done = subprocess.run(
             [self.program, PLUGIN, model, mode, str(self.seconds), *arguments],
-            capture_output=True, text=True, timeout=120 + 4 * self.seconds,
+            capture_output=True,
+            text=True,
+            timeout=120 + 4 * self.seconds,
         )
         if done.returncode:
             sys.exit(f"bench: two_arms {mode} {' '.join(arguments)}: {done.stderr.strip() or done.returncode}")
@@ -82,7 +84,10 @@ def spread(values):
     quartiles = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
     return {
         "median": statistics.median(values),
-        "q1": quartiles[0], "q3": quartiles[2], "min": values[0], "max": values[-1],
+        "q1": quartiles[0],
+        "q3": quartiles[2],
+        "min": values[0],
+        "max": values[-1],
     }
 
 
@@ -90,7 +95,7 @@ def turns(configurations, rounds, measure):
     """Results by configuration; each round takes all, beginning with another one."""
     names, results = list(configurations), {name: [] for name in configurations}
     for number in range(rounds):
-        for name in names[number % len(names):] + names[: number % len(names)]:
+        for name in names[number % len(names) :] + names[: number % len(names)]:
             results[name].append(measure(*configurations[name]))
     return results
 
@@ -187,18 +192,23 @@ def main():
     makers = {"mlp": lambda: programs.export() / "big.pte", "policy": lambda: policy(openvino)}
     results = {
         "machine": {
-            "processors": len(os.sched_getaffinity(0)), "kernel": platform.release(), "load": os.getloadavg()[0],
+            "processors": len(os.sched_getaffinity(0)),
+            "kernel": platform.release(),
+            "load": os.getloadavg()[0],
             "openvino": pathlib.Path(openvino).name,
         },
-        "rounds": options.rounds, "seconds": options.seconds, "limits": LIMITS, "models": {},
+        "rounds": options.rounds,
+        "seconds": options.seconds,
+        "limits": LIMITS,
+        "models": {},
     }
     for name in [options.model] if options.model else makers:
         model = makers[name]()
         result = results["models"][name] = {}
         for question, answer in [
-            ("alone", lambda: compare_alone(bench, model, options.rounds, stock_library())),
-            ("pair", lambda: compare_pair(bench, model, options.rounds)),
-            ("load", lambda: compare_load(bench, model, options.rounds)),
+            ("alone", lambda model=model: compare_alone(bench, model, options.rounds, stock_library())),
+            ("pair", lambda model=model: compare_pair(bench, model, options.rounds)),
+            ("load", lambda model=model: compare_load(bench, model, options.rounds)),
         ]:
             say(f"{name}: {question}, {options.rounds} rounds")
             result[question] = answer()
@@ -210,8 +220,12 @@ def main():
         show(name, result)
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text(json.dumps(results, indent=1) + "\n")
-    kept = [(f"{name}: {limit}", kept) for name, each in results["models"].items() for limit, kept in each["kept"].items()]
-    broken = [limit for limit, held in kept if not held]
+    broken = [
+        f"{name}: {limit}"
+        for name, each in results["models"].items()
+        for limit, kept in each["kept"].items()
+        if not kept
+    ]
     print(f"\n{options.output}; the machine's load was {results['machine']['load']:.1f} at the start")
     print("all limits kept" if not broken else "not kept: " + ", ".join(broken))
     sys.exit(bool(broken))
