@@ -149,14 +149,15 @@ class OnDevice:
 
 def handle_of_stream(stream: Any) -> int:
     """The CUstream of an int, or of a stream of torch, of CuPy or of `__cuda_stream__`; the default one is 1."""
-    if hasattr(stream, "__cuda_stream__"):
-        protocol: Any = stream.__cuda_stream__
-        stream = (protocol() if callable(protocol) else protocol)[1]
+    handle = stream
+    protocol: Any = getattr(stream, "__cuda_stream__", None)
+    if protocol is not None:
+        handle = (protocol() if callable(protocol) else protocol)[1]
     for name in ("cuda_stream", "ptr"):
-        stream = getattr(stream, name, stream)
-    if not isinstance(stream, int) or stream < 0:
+        handle = getattr(handle, name, handle)
+    if not isinstance(handle, int) or handle < 0:
         raise TypeError(f"stream is of type {_describe(stream)}: expected a CUDA stream or its handle")
-    return stream or _cuda.LEGACY_STREAM
+    return handle or _cuda.LEGACY_STREAM
 
 
 class Slot:
@@ -210,8 +211,9 @@ class Slot:
             return False, False
         if value.__dlpack_device__()[0] not in (_CUDA, _CUDA_MANAGED):
             return False, False
-        request = {} if stream is None else {"stream": stream}
-        capsule, source, writable = open_capsule(value, self.what, **request)
+        # Never left out: torch then orders nothing, where the array standard means the legacy stream.
+        ordered = _cuda.LEGACY_STREAM if stream is None else stream
+        capsule, source, writable = open_capsule(value, self.what, stream=ordered)
         self.set_device_tensor(source, capsule, keep)
         return True, writable
 

@@ -50,7 +50,7 @@ class CudaArray:
             size = ctypes.c_size_t(values.nbytes)
             assert copy(ctypes.c_uint64(self.memory.address), ctypes.c_void_p(source.ctypes.data), size) == 0
 
-    def __dlpack__(self, *, stream=None):
+    def __dlpack__(self, *, stream=-1):
         self.asked.append(stream)
         return self.memory.__dlpack__()
 
@@ -121,12 +121,13 @@ class Watched:
 
 @on_device
 def test_work_is_ordered_by_the_stream_that_is_given(program):
-    """DLPack: without a stream the producer orders its work before the legacy one, so that one is waited for."""
+    """Without a stream the producer orders its work before the legacy one, which is waited for. It must be asked to:
+    torch orders nothing when `stream` is left out, and on an H200 19 of 20 runs then read old numbers."""
     from tandem import _cuda
 
     method, given, watched = load(program), CudaArray(values()), Watched()
     (wanted,) = method.execute([given])
-    assert given.asked == [None] and watched.waits == [1]
+    assert given.asked == [1] and watched.waits == [1]
     stream = ctypes.c_void_p()
     with _cuda._current(_cuda._primary_context(0)):
         create = ctypes.CDLL(os.environ["TANDEM_CUDA_LIBRARY"]).cuStreamCreate
@@ -150,7 +151,7 @@ def test_work_is_ordered_by_the_stream_that_is_given(program):
     method.execute([given], stream=0)
     assert given.asked.pop() == 1
     host.same(method.execute([given]), [wanted])
-    assert given.asked.pop() is None and watched.waits == [1, 1]
+    assert given.asked.pop() == 1 and watched.waits == [1, 1]
     with pytest.raises(TypeError, match="stream"):
         method.execute([given], stream="main")
 
@@ -228,7 +229,7 @@ def test_what_cannot_be_used_in_place_is_refused_by_name(program, data):
         def __init__(self):
             super().__init__(np.zeros((2, 16), np.float32))
 
-        def __dlpack__(self, *, stream=None):
+        def __dlpack__(self, *, stream=-1):
             capsule = self.memory.__dlpack__()
             get = ctypes.pythonapi.PyCapsule_GetPointer
             get.restype, get.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
