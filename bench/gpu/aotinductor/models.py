@@ -1,10 +1,11 @@
 """The programs that run.sh measures, compiled on the machine that has the GPU.
 
-    models.py FOLDER transformer|policy|partitioner|eager [small] [cpu]
+    models.py FOLDER transformer|policy|partitioner|conformance|eager [small] [cpu]
 
 transformer   770 MiB of float16 weights, tandem's own payload      -> transformer.pte, engine.so, engine.blob
 policy        a policy of SmolVLA's shape (bench/gpu/policy_model.py) -> policy.pte
 partitioner   the transformer through ExecuTorch's own CudaPartitioner -> partitioner.pte, .aoti_cuda_blob.ptd
+conformance   the models of the conformance suite                     -> plain, dynamic, stateful.payload
 eager         what PyTorch itself needs: modules that share parameters -> one JSON document on stdout
 """
 
@@ -119,6 +120,22 @@ def partition(folder: pathlib.Path, small: bool) -> None:
     print(f"partitioner: {weigh(model) / 2**20:.1f} MiB of weights, {time.time() - began:.0f} s to compile", flush=True)
 
 
+def write_conformance(folder: pathlib.Path) -> None:
+    sys.path.insert(0, str(HERE.parents[2] / "tests" / "aotinductor"))
+    import export
+    import make_models
+
+    began = time.time()
+    for name in ("plain", "dynamic", "stateful"):
+        model, args, shapes, _ = make_models.models()[name]
+        on_device = tuple(arg.cuda() for arg in args)
+        data = export.to_payload(
+            model.eval().cuda(), on_device, dynamic_shapes=shapes, torch_needed=False, options=SHIMS_ONLY
+        )
+        (folder / f"{name}.payload").write_bytes(data)
+    print(f"conformance: {time.time() - began:.0f} s to compile", flush=True)
+
+
 def run_eager(small: bool) -> None:
     """N modules whose parameters are the first one's, each on a stream of its own."""
     import copy
@@ -160,10 +177,12 @@ def main() -> None:
         write_program(folder, "policy", model, args)
     elif what == "partitioner":
         partition(folder, small)
+    elif what == "conformance":
+        write_conformance(folder)
     elif what == "eager":
         run_eager(small)
     else:
-        raise SystemExit(f"{what} is not one of transformer, policy, partitioner, eager")
+        raise SystemExit(f"{what} is not one of transformer, policy, partitioner, conformance, eager")
 
 
 if __name__ == "__main__":

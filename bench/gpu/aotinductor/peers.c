@@ -8,11 +8,10 @@
  * in order, as the engine's undefined symbols want them: the CUDA runtime, then ExecuTorch's shims or
  * libtorch.
  */
-#include "abi.h"
+#include "direct.h"
 #include "driver.h"
 
 #include <cjson/cJSON.h>
-#include <dlfcn.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -23,10 +22,7 @@
 enum { COUNT_MAX = 16, RANK_MAX = 8, RUNS = 50 };
 
 static struct driver cuda;
-static struct aoti_engine_api engine;
-static int32_t (*run_any)(struct aoti_container *container, struct aoti_tensor **inputs, size_t input_count,
-                          struct aoti_tensor **outputs, size_t output_count, void *stream, void *proxy);
-static struct aoti_tensor_api tensors;
+static struct direct engine;
 static int64_t shape[RANK_MAX], strides[RANK_MAX], rank;
 static int32_t dtype;
 static size_t size;
@@ -60,32 +56,6 @@ static double used_memory(void) {
   return (double)(total_bytes - free_bytes);
 }
 
-static void find_calls(void *library) {
-  void *address;
-#define FIND(member, symbol, parameters)                                                                     \
-  address = dlsym(library, #symbol);                                                                         \
-  if (!address)                                                                                              \
-    stop("%s is missing", #symbol);                                                                          \
-  memcpy(&engine.member, &address, sizeof address);
-#define FIND_OPTIONAL(member, symbol, parameters)                                                            \
-  address = dlsym(library, #symbol);                                                                         \
-  memcpy(&engine.member, &address, sizeof address);
-  TD_AOTI_ENGINE_CALLS(FIND, FIND_OPTIONAL)
-  address = dlsym(library, "AOTInductorModelContainerRun");
-  memcpy(&run_any, &address, sizeof address);
-  if (!run_any)
-    stop("AOTInductorModelContainerRun is missing");
-#undef FIND
-#define FIND(member, symbol, parameters)                                                                     \
-  address = dlsym(RTLD_DEFAULT, #symbol);                                                                    \
-  if (!address)                                                                                              \
-    stop("%s is missing", #symbol);                                                                          \
-  memcpy(&tensors.member, &address, sizeof address);
-  TD_AOTI_TENSOR_CALLS(FIND)
-#undef FIND
-#undef FIND_OPTIONAL
-}
-
 static void *read_file(const char *path) {
   FILE *file = fopen(path, "rb");
   if (!file || fseek(file, 0, SEEK_END) != 0)
@@ -103,15 +73,15 @@ static void *read_file(const char *path) {
 static void run(struct aoti_container *container, void *stream, void *host) {
   struct aoti_tensor *in, *out = NULL;
   void *data;
-  must(tensors.create_tensor((void *)(uintptr_t)input, rank, shape, strides, 0, dtype, AOTI_DEVICE_CUDA, 0,
-                             &in, 0, NULL, 0),
+  must(direct_tensors.create_tensor((void *)(uintptr_t)input, rank, shape, strides, 0, dtype,
+                                    AOTI_DEVICE_CUDA, 0, &in, 0, NULL, 0),
        "aoti_torch_create_tensor_from_blob_v2");
-  must(run_any(container, &in, 1, &out, 1, stream, NULL), "the run");
+  must(engine.run(container, &in, 1, &out, 1, stream, NULL), "the run");
   must(cuda.stream_synchronize(stream), "cuStreamSynchronize");
-  must(tensors.tensor_data(out, &data), "aoti_torch_get_data_ptr");
+  must(direct_tensors.tensor_data(out, &data), "aoti_torch_get_data_ptr");
   if (host)
     must(cuda.copy_from(host, (uint64_t)(uintptr_t)data, size), "cuMemcpyDtoH");
-  must(tensors.delete_tensor(out), "aoti_torch_delete_tensor_object");
+  must(direct_tensors.delete_tensor(out), "aoti_torch_delete_tensor_object");
 }
 
 struct runner {
@@ -137,7 +107,7 @@ int main(int argc, char **argv) {
     size_t size;
   } dtypes[] = {{"float16", 5, 2}, {"float32", 6, 4}, {"bfloat16", 15, 2}};
   char why[256], name[16] = "";
-  void *context = NULL, *library = NULL, *streams[COUNT_MAX];
+  void *context = NULL, *streams[COUNT_MAX];
   struct aoti_container *containers[COUNT_MAX];
   if (argc < 7)
     stop("usage: aoti_peers containers|runners COUNT ENGINE.so WEIGHTS.blob DTYPE:AxBxC LIBRARY...");
@@ -162,13 +132,8 @@ int main(int argc, char **argv) {
     stop("%s", why);
   must(cuda.primary_retain(&context, 0), "cuDevicePrimaryCtxRetain");
   must(cuda.context_push(context), "cuCtxPushCurrent");
-  for (int i = 6; i < argc; i++)
-    if (!dlopen(argv[i], RTLD_NOW | RTLD_GLOBAL))
-      stop("%s", dlerror());
-  library = dlopen(argv[3], RTLD_NOW | RTLD_LOCAL);
-  if (!library)
-    stop("%s", dlerror());
-  find_calls(library);
+  direct_open_libraries(argc - 6, argv + 6);
+  direct_open_engine(&engine, argv[3]);
   const uint8_t *weights = read_file(argv[4]);
   void *zeros = calloc(1, size), *first = malloc(size), *other = malloc(size);
   must(cuda.allocate(&input, size), "cuMemAlloc");
@@ -186,10 +151,8 @@ int main(int argc, char **argv) {
   for (int i = 0; i < count; i++) {
     double before = used_memory(), began = now_s();
     if (separate || i == 0) {
-      must(engine.create(&containers[i], separate ? 1 : (size_t)count, "cuda:0", NULL), "create");
-      if (!engine.load_blob)
-        stop("the engine takes no weights");
-      must(engine.load_blob(containers[i], weights), "load the weights");
+      must(engine.api.create(&containers[i], separate ? 1 : (size_t)count, "cuda:0", NULL), "create");
+      must(engine.api.load_blob(containers[i], weights), "load the weights");
     } else {
       containers[i] = containers[0];
     }

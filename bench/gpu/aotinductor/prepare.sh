@@ -22,15 +22,15 @@ programs=${CUDA_PROGRAMS:-../shared/data/cuda}
 # ---------------------------------------------------------------- build
 cmake -S bench/gpu/aotinductor -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo "-DCMAKE_PREFIX_PATH=$executorch" \
   >"$build.log" 2>&1 || { cat "$build.log" >&2; exit 1; }
-targets=(aoti_bench aoti_peers tandem tandem_executorch tandem_cli)
+targets=(aoti_bench aoti_peers aoti_conformance tandem tandem_executorch tandem_cli)
 cmake --build "$build" -j "$jobs" --target "${targets[@]}" >"$build.log" 2>&1 || { tail -n 50 "$build.log" >&2; exit 1; }
 
 # ---------------------------------------------------------------- gather
 rm -rf "$carry"
 mkdir -p "$carry"/{bin,lib,whl,programs}
-cp "$build/aoti_bench" "$build/aoti_peers" "$build/tandem/tandem" "$carry/bin/"
+cp "$build"/aoti_{bench,peers,conformance} "$build/tandem/tandem" "$carry/bin/"
 cp -L "$build/tandem/libtandem.so.0" "$build/tandem/libtandem_executorch.so.0" "$carry/lib/"
-ldd "$carry"/bin/* "$carry/lib/libtandem.so.0" 2>/dev/null | awk '/lib(crypto|cjson)\.so/ { print $3 }' | sort -u |
+ldd "$carry"/bin/* "$carry/lib/libtandem.so.0" 2>/dev/null | awk '/lib(crypto|cjson|cmocka)\.so/ { print $3 }' | sort -u |
   xargs -I{} cp -L {} "$carry/lib/"
 find "$carry" -type f \( -path "$carry/bin/*" -o -name '*.so*' \) -exec strip -g {} +
 for wheel in "${wheels[@]}"; do

@@ -135,7 +135,15 @@ run_peers() {
 
 run_main() {
   run_programs
-  compile 240 transformer policy partitioner
+  compile 240 transformer policy partitioner conformance
+  if [[ -e $work/stateful.payload ]]; then
+    part conformance 120 "${shims_env[@]}" "$carry/bin/aoti_conformance" "$work" "${cudart:-libcudart.so.13}" \
+      "$shims/libextension_cuda.so" "$shims/libaoti_cuda_shims.so"
+    counts=$(awk '/\[  PASSED  \]/ { passed += $4 } / FAILED TEST\(S\)/ { failed += $1 }
+      END { printf "%d passed, %d failed", passed, failed }' "$out/logs/conformance.out" "$out/logs/conformance.err")
+    echo "conformance: $counts"
+    printf '{"part":"conformance","tests":"%s"}\n' "$counts" >>"$results"
+  fi
   measure transformer "$work/transformer.pte"
   measure partitioner "$work/partitioner.pte" "$work/partitioner.aoti_cuda_blob.ptd"
   measure policy "$work/policy.pte"
