@@ -152,7 +152,8 @@ def handle_of_stream(stream: Any) -> int:
     handle = stream
     protocol: Any = getattr(stream, "__cuda_stream__", None)
     if protocol is not None:
-        handle = (protocol() if callable(protocol) else protocol)[1]
+        told: Any = protocol() if callable(protocol) else protocol
+        handle = told[1]
     for name in ("cuda_stream", "ptr"):
         handle = getattr(handle, name, handle)
     if not isinstance(handle, int) or handle < 0:
