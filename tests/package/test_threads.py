@@ -90,24 +90,30 @@ def test_two_threads_wait_at_once_in_the_own_runtime(fake_library, fake_programs
     figures.append(fresh.run(two_waits, fake_library, fake_programs).good())
 
 
+@pytest.fixture(scope="module")
+def computation(models, tmp_path_factory):
+    import fresh
+
+    folder = tmp_path_factory.mktemp("computation")
+    done = subprocess.run(
+        [sys.executable, pathlib.Path(doors.__file__).with_name("make_computation.py"), folder],
+        env={**os.environ, "PYTHONPATH": str(pathlib.Path(fresh.__file__).parent)},
+        capture_output=True, text=True, timeout=200,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return type(models.mlp)(folder / "computation.pte")
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processors")
 @pytest.mark.parametrize(
     "options",
     [{"num_threads": 1, "use_shared_engines": False}, {"num_streams": 2, "num_threads": 2}],
     ids=["one-thread-each", "one-engine-of-two-streams"],
 )
-def test_two_threads_compute_at_once_in_the_own_runtime(options, models, figures, tmp_path):
+def test_two_threads_compute_at_once_in_the_own_runtime(options, computation, figures):
     import fresh
 
-    if len(os.sched_getaffinity(0)) < 2:
-        pytest.skip("needs two processors")
-    folders = [str(pathlib.Path(module.__file__).parent) for module in (fresh, doors)]
-    done = subprocess.run(
-        [sys.executable, f"{folders[1]}/make_computation.py", tmp_path],
-        env={**os.environ, "PYTHONPATH": folders[0]}, capture_output=True, text=True, timeout=200,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    model = type(models.mlp)(tmp_path / "computation.pte")
-    figures.append(fresh.run(two_computations, model, options, timeout=120).good())
+    figures.append(fresh.run(two_computations, computation, options, timeout=120).good())
 
 
 def load_a_thousand(kinds, fake_library, fake_programs):
