@@ -232,6 +232,33 @@ static void a_copy_that_fails_is_told_and_the_method_goes_on(void **state) {
   check_nothing_is_left();
 }
 
+/* Devices, sizes and places among them: ExecuTorch follows them without a look. */
+static void a_program_with_one_edited_byte_is_answered(void **state) {
+  (void)state;
+  static const unsigned char masks[] = {0x01, 0x02, 0x10, 0x40, 0x80, 0xff};
+  unsigned char *bytes = aligned_alloc(64, 4096);
+  FILE *file = fopen(data_path("demo_device_mixed.pte"), "rb");
+  assert_true(bytes && file);
+  size_t size = fread(bytes, 1, 4096, file), refused = 0;
+  fclose(file);
+  assert_true(size > 0 && size < 4096);
+  for (size_t i = 0; i < size; i++)
+    for (size_t m = 0; m < sizeof(masks); m++) {
+      struct tandem_program_desc desc = {.struct_size = sizeof(desc), .bytes = bytes, .size = size};
+      struct tandem_program *program = NULL;
+      struct tandem_method *method = NULL;
+      bytes[i] ^= masks[m];
+      refused += tandem_program_create(&desc, &program, &error) != TANDEM_OK ||
+                 tandem_method_create(program, "forward", NULL, 0, &method, &error) != TANDEM_OK;
+      tandem_method_destroy(method);
+      tandem_program_destroy(program);
+      bytes[i] ^= masks[m];
+    }
+  free(bytes);
+  assert_true(refused > 0);
+  check_nothing_is_left();
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(without_a_driver_the_error_says_what_is_missing),
@@ -240,6 +267,7 @@ int main(void) {
       cmocka_unit_test(a_method_of_one_delegate_and_its_copies_runs_on_the_caller_s_tensors),
       cmocka_unit_test(each_method_has_memory_of_its_own),
       cmocka_unit_test(memory_that_is_not_there_is_told_and_nothing_stays),
+      cmocka_unit_test(a_program_with_one_edited_byte_is_answered),
       cmocka_unit_test(a_copy_that_fails_is_told_and_the_method_goes_on),
   };
   void *library = dlopen(STANDIN_CUDA, RTLD_NOW | RTLD_LOCAL);
