@@ -76,7 +76,6 @@ def test_c_program_tells_what_is_wrong(clone):
 def test_python_program_shares_an_engine_on_the_stock_runtime(clone):
     (clone / "two_arms.py").write_text(the_block("python"))
     environment = dict(os.environ, TANDEM_OPT_LOG_LEVEL="info")
-    environment.setdefault("TANDEM_EXECUTORCH_LIBRARY", str(BUILD / "libtandem_executorch.so"))
     done = run(sys.executable, "two_arms.py", "policy.pte", cwd=clone, env=environment)
     assert done.stdout == "True\n"
     told = [line for line in done.stderr.splitlines() if line.startswith("tandem: ")]
