@@ -148,33 +148,6 @@ bool read_externals(const pte::ExecutionPlan *plan, std::vector<std::string> *ex
   return true;
 }
 
-bool is_device(int8_t type, int8_t index) {
-  return (type == pte::DeviceType_CPU || type == pte::DeviceType_CUDA) && index >= 0;
-}
-
-/* ExecuTorch keeps a table by the type of a device, and ends the process when a program names another one. */
-bool check_devices(const pte::ExecutionPlan *plan, std::string *why) {
-  for (size_t i = 0; i < count_of(plan->values()); i++) {
-    const pte::EValue *value = plan->values()->Get(static_cast<flatbuffers::uoffset_t>(i));
-    const pte::Tensor *tensor = value ? value->val_as_Tensor() : nullptr;
-    const pte::ExtraTensorInfo *extra = tensor ? tensor->extra_tensor_info() : nullptr;
-    if (extra && !is_device(extra->device_type(), extra->device_index()))
-      return refuse(why, "value %zu is a tensor on device %d:%d, expected type 0 (CPU) or 1 (CUDA)", i,
-                    extra->device_type(), extra->device_index());
-  }
-  for (size_t i = 0; i < count_of(plan->non_const_buffer_device()); i++) {
-    const pte::NonConstBufferDevice *buffer =
-        plan->non_const_buffer_device()->Get(static_cast<flatbuffers::uoffset_t>(i));
-    if (!buffer || buffer->buffer_idx() < 1 ||
-        static_cast<size_t>(buffer->buffer_idx()) >= count_of(plan->non_const_buffer_sizes()) ||
-        !is_device(buffer->device_type(), buffer->device_index()))
-      return refuse(why, "planned buffer %d is on device %d:%d, expected one of %zu buffers on CPU or CUDA",
-                    buffer ? buffer->buffer_idx() : -1, buffer ? buffer->device_type() : -1,
-                    buffer ? buffer->device_index() : -1, count_of(plan->non_const_buffer_sizes()));
-  }
-  return true;
-}
-
 bool read_delegate(const pte::Program *program, const pte::BackendDelegate *delegate, const char *base,
                    const Layout &layout, uint64_t file_size, PlanDelegate *out, std::string *why) {
   if (!delegate || !copy_name(delegate->id(), "a delegate", &out->backend, why))
@@ -301,7 +274,7 @@ bool read_plan(const pte::Program *program, const pte::ExecutionPlan *source, co
   plan->output_count = count_of(source->outputs());
   if (!read_tensors(source, source->inputs(), "input", &plan->inputs, why) ||
       !read_tensors(source, source->outputs(), "output", &plan->outputs, why) ||
-      !read_externals(source, &plan->externals, why) || !check_devices(source, why))
+      !read_externals(source, &plan->externals, why))
     return false;
   if (count_of(source->operators()) > list_limit || count_of(source->delegates()) > list_limit)
     return refuse(why, "%zu operators and %zu delegates: expected at most %zu of each",
