@@ -49,7 +49,7 @@ static enum tandem_status make_container(struct td_aoti_context *self, struct ta
     self->container = NULL;
     return td_aoti_fail(engine, TANDEM_DEVICE_ERROR, error, "start the program on %s", engine->device);
   }
-  self->constants = host->allocate((engine->constant_count + 1) * sizeof *self->constants);
+  self->constants = host->allocate((engine->constant_count + 1) * sizeof(struct aoti_tensor *));
   struct aoti_pair *pairs = host->allocate((engine->constant_count + 1) * sizeof *pairs);
   if (self->constants == NULL || pairs == NULL) {
     status = host->fail(error, TANDEM_OUT_OF_MEMORY, "no memory for %zu constants", engine->constant_count);
@@ -112,7 +112,7 @@ static enum tandem_status read_ios(struct td_aoti_context *self, const struct td
                       "again",
                       program->input_count, program->output_count, inputs, outputs);
   self->ios = host->allocate((inputs + outputs + 1) * sizeof *self->ios);
-  self->handles = host->allocate((inputs + outputs + 1) * sizeof *self->handles);
+  self->handles = host->allocate((inputs + outputs + 1) * sizeof(struct aoti_tensor *));
   if (self->ios == NULL || self->handles == NULL)
     return host->fail(error, TANDEM_OUT_OF_MEMORY, "no memory for %zu inputs and outputs", inputs + outputs);
   self->input_count = inputs;
