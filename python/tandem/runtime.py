@@ -365,9 +365,7 @@ class Program(_Owner):
         pairs = [_spell(key, value) for key, value in options.items()]
         texts = [(ffi.new("char[]", key), ffi.new("char[]", value)) for key, value in pairs]
         array = ffi.new("struct tandem_option[]", texts)
-        errors.check(
-            lib.tandem_method_create(handle, _encode(name, "method"), array, len(texts), method, error), error
-        )
+        errors.check(lib.tandem_method_create(handle, _encode(name, "method"), array, len(texts), method, error), error)
         return Method(method[0], self._keep, name, _Io(handle, name))
 
     def metadata(self, method_name: str) -> MethodMeta:

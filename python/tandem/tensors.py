@@ -381,9 +381,7 @@ class Output(Slot):
         return array
 
 
-def make_slots(
-    kind: type[Input] | type[Output], ios: ffi.CData, tensors: ffi.CData, count: int
-) -> Sequence[Any]:
+def make_slots(kind: type[Input] | type[Output], ios: ffi.CData, tensors: ffi.CData, count: int) -> Sequence[Any]:
     """A slot for each of `count` inputs or outputs."""
     name = kind.__name__.lower()
     return [kind(name, ffi.addressof(ios, i), ffi.addressof(tensors, i)) for i in range(count)]

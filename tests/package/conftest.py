@@ -23,7 +23,11 @@ peer = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(peer)
 
 data, figures, models, models_2025, library_2025 = (
-    peer.data, peer.figures, peer.models, peer.models_2025, peer.library_2025
+    peer.data,
+    peer.figures,
+    peer.models,
+    peer.models_2025,
+    peer.library_2025,
 )
 pytest_configure = peer.pytest_configure
 pytest_pyfunc_call = peer.pytest_pyfunc_call

@@ -30,7 +30,11 @@ print(tandem.active(), tandem.stats().loads, tandem.stats().builds, tandem.stats
 
 def python(*arguments, environment=None, executable=sys.executable, cwd=None):
     return subprocess.run(
-        [executable, *map(str, arguments)], capture_output=True, text=True, timeout=120, cwd=cwd,
+        [executable, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=cwd,
         env={**os.environ, **(environment or {})},
     )
 
@@ -100,7 +104,7 @@ def test_an_import_that_comes_late_warns_once_and_says_what_to_move(data, models
 def test_a_warning_of_a_late_import_can_be_an_error():
     code = "import executorch.runtime, warnings; warnings.simplefilter('error', RuntimeWarning); import tandem"
     done = python("-c", code)
-    assert done.returncode == 1 and done.stderr.count("move \"import tandem\"") == 1, done.stderr
+    assert done.returncode == 1 and done.stderr.count('move "import tandem"') == 1, done.stderr
 
 
 # ---------------------------------------------------------------- scripts

@@ -162,6 +162,8 @@ def test_27ce_a_process_ends_cleanly(kind, tail, said, models):
     folders = [str(each) for each in (doors.__file__.rpartition("/")[0], host.__file__.rpartition("/")[0])]
     done = subprocess.run(
         [sys.executable, "-c", ENDING + tail, kind, models.mlp.path, *folders],
-        capture_output=True, text=True, timeout=90,
+        capture_output=True,
+        text=True,
+        timeout=90,
     )
     assert (done.returncode, done.stderr.partition("READY\n")[2]) == (0, said)

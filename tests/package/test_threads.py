@@ -98,7 +98,9 @@ def computation(models, tmp_path_factory):
     done = subprocess.run(
         [sys.executable, pathlib.Path(doors.__file__).with_name("make_computation.py"), folder],
         env={**os.environ, "PYTHONPATH": str(pathlib.Path(fresh.__file__).parent)},
-        capture_output=True, text=True, timeout=200,
+        capture_output=True,
+        text=True,
+        timeout=200,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return type(models.mlp)(folder / "computation.pte")
