@@ -2,7 +2,9 @@
 
 FOLDER has NAME.pte, NAME.aoti_cuda_blob.ptd, NAME.inN.npy and NAME.out0.npy (bfloat16 stored as float32).
 door    through the C door ($AOTI_BENCH): two loads that share, the second one a step behind
-stock   through ExecuTorch's own Python runtime, tandem's plug-in loaded first
+stock   through ExecuTorch's own Python runtime, tandem's plug-in loaded first; beside them a program that no GPU and no
+        tandem is needed for: when even that one fails, the runtime does not work with the torch that is there, and the
+        failures of the others say no more than that
 One JSON document on stdout; its status is 1 when an output is wrong.
 """
 
@@ -20,6 +22,7 @@ import numpy as np
 import torch
 
 TOLERANCE = {"cuda_mlp_bf16": 0.02}
+CONTROL = pathlib.Path(__file__).parents[3] / "tests/data/pte/xnnpack_mlp.pte"
 
 
 def inputs_of(folder: pathlib.Path, name: str) -> list[torch.Tensor]:
@@ -38,6 +41,10 @@ def raw(tensor: torch.Tensor) -> bytes:
 
 def last_line(text: str) -> str:
     return (text.strip().splitlines() or ["(nothing said)"])[-1][-600:]
+
+
+def first_line(problem: Exception) -> str:
+    return f"{type(problem).__name__}: {problem}".splitlines()[0][:600]
 
 
 def through_door(folder: pathlib.Path, work: pathlib.Path, name: str) -> dict[str, Any]:
@@ -92,9 +99,21 @@ def through_stock(folder: pathlib.Path, work: pathlib.Path, name: str) -> dict[s
         ]
         found = [load.execute(inputs_of(folder, name))[0].clone() for load in loads]
     except Exception as problem:  # what the stock runtime cannot do is the result
-        return {"good": False, "error": f"{type(problem).__name__}: {problem}"[:600]}
+        return {"good": False, "error": first_line(problem)}
     far, close = distance(name, found[0], expected)
     return {"good": close and torch.equal(*found), "distance": far, "loads_agree": torch.equal(*found)}
+
+
+def control() -> dict[str, Any]:
+    from executorch.runtime import Runtime
+
+    try:
+        method = Runtime.get().load_program(CONTROL).load_method("forward")
+        found = method.execute([torch.from_numpy(np.load(f"{CONTROL.with_suffix('')}.forward.0.in0.npy"))])[0]
+    except Exception as problem:
+        return {"good": False, "error": first_line(problem)}
+    expected = torch.from_numpy(np.load(f"{CONTROL.with_suffix('')}.forward.0.out0.npy"))
+    return {"good": torch.allclose(found, expected, atol=1e-4)}
 
 
 def main() -> None:
@@ -106,6 +125,9 @@ def main() -> None:
     if how == "door" and "cuda_linear" in results:
         results["cuda_linear, other values"] = with_other_values(folder, work, "cuda_linear")
     good = bool(results) and all(result["good"] for result in results.values())
+    if how == "stock":
+        results["control (XNNPACK, no GPU)"] = control()
+        good = good or not results["control (XNNPACK, no GPU)"]["good"]
     print(json.dumps({"measurement": "programs", "how": how, "programs": results, "good": good}))
     sys.exit(0 if good else 1)
 
