@@ -135,17 +135,18 @@ static void assert_refused(const struct aotinductor_model *model, enum tandem_st
 
 static void a_program_that_does_not_tell_its_state_has_all_buffers_copied(void **state) {
   (void)state;
-  float told[2][WIDTH], y[WIDTH];
+  float first[2][WIDTH], second[2][WIDTH], y[WIDTH];
   struct aotinductor_model model = read_model("cache");
-  step_alone(&model, 0.5f, 2, told);
+  step_alone(&model, 0.5f, 2, first);
+  step_alone(&model, -2.0f, 2, second);
   edit(&model, "\"mutable\"", "\"nothing\"");
   struct tandem_load *a = load_bytes(model.payload, model.payload_size);
   struct tandem_load *b = load_bytes(model.payload, model.payload_size);
   for (int64_t i = 0; i < 2; i++) {
     step(a, i, 0.5f + (float)i, y);
-    assert_memory_equal(y, told[i], sizeof y);
-    step(b, i, 0.5f + (float)i, y);
-    assert_memory_equal(y, told[i], sizeof y);
+    assert_memory_equal(y, first[i], sizeof y);
+    step(b, i, -2.0f + (float)i, y);
+    assert_memory_equal(y, second[i], sizeof y);
   }
   assert_true(info_of(b).shared);
   tandem_load_destroy(a);
@@ -377,9 +378,11 @@ static void the_last_load_unmaps_the_library(void **state) {
   int before = mapped_engines(), files = open_files();
   for (int round = 0; round < 20; round++) {
     struct tandem_load *a = load_bytes(models[0].payload, models[0].payload_size);
+    int one = mapped_engines();
+    assert_true(one > before);
     struct tandem_load *b = load_bytes(models[1].payload, models[1].payload_size);
     assert_true(info_of(a).engine_id != info_of(b).engine_id);
-    assert_true(mapped_engines() > before);
+    assert_true(mapped_engines() > one); /* a library of its own, though files have one number */
     assert_int_equal(open_files(), files);
     tandem_load_destroy(round % 2 ? a : b);
     tandem_load_destroy(round % 2 ? b : a);
