@@ -27,6 +27,10 @@ struct Door {
 Door *current_door();
 void set_current_door(Door *door);
 
+/* What ExecuTorch's registry calls tandem's backend for programs that name `backend`: another name of the
+ * same length where another backend had this one first; NULL when tandem serves none of that name. Static. */
+const char *registered_name(const char *backend);
+
 /* ---------------------------------------------------------------- device.cc */
 
 /* From here on programs may plan memory on CUDA devices, unless another library saw to that already. */
@@ -45,7 +49,9 @@ struct PlanTensor {
 };
 
 struct PlanDelegate {
-  std::string backend;
+  std::string backend;                                             /* as the file has it */
+  std::string registered;                                          /* the name that ExecuTorch is asked for */
+  size_t name_offset;                                              /* of the name in the flatbuffer */
   std::vector<std::pair<std::string, std::vector<uint8_t>>> specs; /* compile specs: key and value */
   bool in_segment;
   uint64_t file_offset;

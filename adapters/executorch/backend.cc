@@ -12,7 +12,8 @@
  * libtandem is told so, and bounds its waits.
  *
  * ExecuTorch's registry keeps the first backend of a name for ever. So a backend that was there before is an
- * error that says what to do, once, and everything else goes on.
+ * error that says what to do, once, and everything else goes on. tandem's is then registered under another
+ * name, which only the C door uses.
  */
 #include "adapter.h"
 
@@ -39,6 +40,7 @@ namespace {
 
 constexpr size_t direct_limit = 48;  /* tensors of a run that are described on the stack */
 constexpr size_t backend_limit = 16; /* what ExecuTorch's own table holds */
+constexpr size_t name_size = 64;     /* bytes of a backend's name with its NUL, as in tandem_vendor_info */
 
 thread_local Door *door_of_thread;
 
@@ -235,7 +237,8 @@ enum tandem_status resize(void *user, size_t output, struct tandem_tensor *tenso
 
 class Backend final : public er::BackendInterface {
 public:
-  const char *name = nullptr; /* static storage of the vendor */
+  const char *name = nullptr;      /* static storage of the vendor */
+  char registered[name_size] = ""; /* in ExecuTorch's registry: `name`, or what stands in for it */
 
   bool is_available() const override {
     return true; /* a vendor library that is missing is told by init, with what mends it */
@@ -488,6 +491,10 @@ Backend *find_slot(const char *backend) {
   return nullptr;
 }
 
+bool has_own_name(const Backend *slot) {
+  return strcmp(slot->registered, slot->name) == 0;
+}
+
 Backend *free_slot() {
   Backend *array = slots();
   for (size_t i = 0; array && i < backend_limit; i++)
@@ -496,27 +503,48 @@ Backend *free_slot() {
   return nullptr;
 }
 
-enum tandem_status register_one(const char *backend, struct tandem_error *error) {
-  Backend *slot = find_slot(backend);
-  if (slot)
-    return TANDEM_OK;
-  if (er::get_backend_class(backend))
-    return tandem_fail(
-        error, TANDEM_INVALID_STATE,
-        "another backend is registered as %s, so programs for it do not share engines: load tandem before "
-        "anything that brings ExecuTorch's own%s",
-        backend, python_runs() ? " (move \"import tandem\" before executorch.runtime)" : "");
-  slot = free_slot();
+/* "OpenvinoBackend" becomes "Openvino@tandem": as long, so that it fits where a program has the name. */
+void replace_name(char *name) {
+  const char *mark = "@tandem";
+  size_t length = strlen(name);
+  size_t replaced = length < strlen(mark) ? length : strlen(mark);
+  memcpy(name + length - replaced, mark, replaced);
+}
+
+enum tandem_status add(const char *backend, bool taken, struct tandem_error *error) {
+  Backend *slot = free_slot();
   if (!slot)
     return tandem_fail(error, TANDEM_OUT_OF_MEMORY, "no room for backend %s: at most %zu can be registered",
                        backend, backend_limit);
+  if (strlen(backend) >= name_size)
+    return tandem_fail(error, TANDEM_INVALID_ARGUMENT,
+                       "backend %s has a name of %zu bytes: expected below %zu", backend, strlen(backend),
+                       name_size);
+  memcpy(slot->registered, backend, strlen(backend) + 1);
+  if (taken)
+    replace_name(slot->registered);
+  er::Error result = er::register_backend({slot->registered, slot});
+  if (result != er::Error::Ok)
+    return tandem_fail(error, TANDEM_INTERNAL, "ExecuTorch refuses backend %s: %s", slot->registered,
+                       er::to_string(result));
   slot->name = backend;
-  er::Error result = er::register_backend({backend, slot});
-  if (result == er::Error::Ok)
-    return TANDEM_OK;
-  slot->name = nullptr;
-  return tandem_fail(error, TANDEM_INTERNAL, "ExecuTorch refuses backend %s: %s", backend,
-                     er::to_string(result));
+  return TANDEM_OK;
+}
+
+enum tandem_status register_one(const char *backend, struct tandem_error *error) {
+  const Backend *slot = find_slot(backend);
+  bool taken = slot ? !has_own_name(slot) : er::get_backend_class(backend) != nullptr;
+  enum tandem_status status = slot ? TANDEM_OK : add(backend, taken, error);
+  if (!taken)
+    return status;
+  return tandem_fail(
+      error, TANDEM_INVALID_STATE,
+      "another backend is registered as %s, so programs for it %s: load tandem before anything that brings "
+      "ExecuTorch's own%s",
+      backend,
+      status == TANDEM_OK ? "share engines only when tandem's own interfaces load them"
+                          : "do not share engines",
+      python_runs() ? " (move \"import tandem\" before executorch.runtime)" : "");
 }
 
 } // namespace
@@ -542,6 +570,12 @@ Door *current_door() {
 
 void set_current_door(Door *door) {
   door_of_thread = door;
+}
+
+const char *registered_name(const char *backend) {
+  std::lock_guard<std::mutex> lock(registration());
+  const Backend *slot = find_slot(backend);
+  return slot ? slot->registered : nullptr;
 }
 
 } // namespace tandem
@@ -588,7 +622,8 @@ bool tandem_executorch_active(const char *backend) {
     return false;
   try {
     std::lock_guard<std::mutex> lock(tandem::registration());
-    return tandem::find_slot(backend) != nullptr;
+    const tandem::Backend *slot = tandem::find_slot(backend);
+    return slot && tandem::has_own_name(slot);
   } catch (...) {
     return false;
   }

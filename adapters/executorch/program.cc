@@ -15,6 +15,10 @@
  * themselves: that is what lets it take device memory and a stream, and saves a copy of each tensor. What is
  * checked, and what a caller sees, is the same.
  *
+ * Where another backend was first to take the name of one of tandem's, ExecuTorch is given a copy of the
+ * program's flatbuffer in which the delegates name what tandem has registered instead: what loads through
+ * this door shares whatever came first. Payloads in segments stay where they are.
+ *
  * Thread rule: a method's lock is held over its run and reset, a program's over filling what it caches; they
  * nest in nothing. No C++ exception leaves: each entry that may throw ends in a catch-all.
  */
@@ -299,11 +303,12 @@ enum tandem_status need_backends(const Plan &plan, struct tandem_error *error) {
   Turn lock(libraries());
   for (const tandem::PlanDelegate &delegate : plan.delegates) {
     const char *name = delegate.backend.c_str();
+    const char *registered = delegate.registered.c_str();
     std::string why;
     std::string file = library_of(delegate.backend);
-    if (!er::get_backend_class(name) && !file.empty())
+    if (!er::get_backend_class(registered) && !file.empty())
       open_beside(file, &why);
-    const er::BackendInterface *backend = er::get_backend_class(name);
+    const er::BackendInterface *backend = er::get_backend_class(registered);
     if (!backend)
       return tandem_fail(
           error, TANDEM_NOT_FOUND,
@@ -320,14 +325,49 @@ enum tandem_status need_backends(const Plan &plan, struct tandem_error *error) {
 
 /* ---------------------------------------------------------------- programs */
 
+constexpr size_t page_size = 4096;
+
 struct MethodIo {
   std::vector<std::string> names; /* what the io's names point to */
   std::vector<struct tandem_io> inputs, outputs;
 };
 
+struct FreeMemory {
+  void operator()(void *memory) const {
+    free(memory);
+  }
+};
+
+/* The file, but with another flatbuffer in front. */
+class RenamedLoader final : public er::DataLoader {
+public:
+  RenamedLoader(const er::DataLoader *file, std::unique_ptr<void, FreeMemory> program, size_t size)
+      : file_(file), program_(std::move(program)), size_(size) {}
+  er::Result<er::FreeableBuffer> load(size_t offset, size_t size, const SegmentInfo &info) const override {
+    if (info.segment_type != SegmentInfo::Type::Program)
+      return file_->load(offset, size, info);
+    if (offset > size_ || size > size_ - offset)
+      return er::Error::InvalidArgument;
+    return er::FreeableBuffer(static_cast<const char *>(program_.get()) + offset, size, nullptr);
+  }
+  er::Error load_into(size_t offset, size_t size, const SegmentInfo &info, void *buffer) const override {
+    return file_->load_into(offset, size, info, buffer);
+  }
+  er::Result<size_t> size() const override {
+    return file_->size();
+  }
+
+private:
+  const er::DataLoader *file_; /* borrowed from the program's state */
+  std::unique_ptr<void, FreeMemory> program_;
+  size_t size_;
+};
+
 struct ProgramState {
   std::string origin; /* the path, or "(bytes)" */
   std::unique_ptr<er::DataLoader> loader;
+  std::unique_ptr<er::DataLoader>
+      renamed; /* what ExecuTorch reads through instead; NULL: nothing is renamed */
   uint64_t file_size = 0;
   std::vector<std::unique_ptr<er::DataLoader>> data_loaders;
   std::vector<std::unique_ptr<ex::FlatTensorDataMap>> data_maps;
@@ -450,6 +490,56 @@ enum tandem_status merge_data(ProgramState *state, struct tandem_error *error) {
   return TANDEM_OK;
 }
 
+/* Puts into a copy of the flatbuffer the names that ExecuTorch knows tandem's backends by, unless they are
+ * the program's. The copy is checked as the file was, since names may lie over each other or over other data.
+ */
+enum tandem_status rename_delegates(ProgramState *state, const void *program, const tandem::Layout &layout,
+                                    struct tandem_error *error) {
+  std::unique_ptr<void, FreeMemory> copy;
+  size_t size = static_cast<size_t>(layout.program_size);
+  for (Plan &plan : state->plans)
+    for (tandem::PlanDelegate &delegate : plan.delegates) {
+      const char *registered = tandem::registered_name(delegate.backend.c_str());
+      if (!registered || delegate.backend == registered)
+        continue;
+      if (!copy) {
+        void *memory = nullptr;
+        /* Inline payloads keep their alignment. */
+        if (posix_memalign(&memory, page_size, size) != 0)
+          return tandem_fail(error, TANDEM_OUT_OF_MEMORY,
+                             "%s: no memory for a copy of its %zu bytes of program, needed since tandem was "
+                             "loaded after another backend %s",
+                             state->origin.c_str(), size, delegate.backend.c_str());
+        memcpy(memory, program, size);
+        copy.reset(memory);
+      }
+      memcpy(static_cast<char *>(copy.get()) + delegate.name_offset, registered, delegate.backend.size());
+      delegate.registered = registered;
+    }
+  if (!copy)
+    return TANDEM_OK;
+  std::vector<Plan> plans;
+  std::string why;
+  bool same = tandem::read_plans(copy.get(), layout, state->file_size, &plans, &why) &&
+              plans.size() == state->plans.size();
+  for (size_t p = 0; same && p < plans.size(); p++) {
+    const std::vector<tandem::PlanDelegate> &before = state->plans[p].delegates;
+    std::vector<tandem::PlanDelegate> &after = plans[p].delegates;
+    same = after.size() == before.size();
+    for (size_t i = 0; same && i < after.size(); i++) {
+      same = after[i].backend == before[i].registered;
+      after[i].registered = before[i].registered;
+      after[i].backend = before[i].backend;
+    }
+  }
+  if (!same)
+    return tandem_fail(error, TANDEM_BAD_PROGRAM, "%s: the names of its delegates lie over other data",
+                       state->origin.c_str());
+  state->plans = std::move(plans);
+  state->renamed = std::make_unique<RenamedLoader>(state->loader.get(), std::move(copy), size);
+  return TANDEM_OK;
+}
+
 enum tandem_status read_program(ProgramState *state, struct tandem_error *error) {
   using Segment = er::DataLoader::SegmentInfo;
   const char *origin = state->origin.c_str();
@@ -478,9 +568,13 @@ enum tandem_status read_program(ProgramState *state, struct tandem_error *error)
                          "%s: the bytes of a program must begin at a multiple of 16", origin);
     if (!tandem::read_plans(buffer->data(), layout, state->file_size, &state->plans, &why))
       return tandem_fail(error, TANDEM_BAD_PROGRAM, "%s: %s", origin, why.c_str());
+    enum tandem_status status = rename_delegates(state, buffer->data(), layout, error);
+    if (status != TANDEM_OK)
+      return status;
   }
   OpenDoor open;
-  auto program = er::Program::load(state->loader.get(), er::Program::Verification::InternalConsistency);
+  er::DataLoader *loader = state->renamed ? state->renamed.get() : state->loader.get();
+  auto program = er::Program::load(loader, er::Program::Verification::InternalConsistency);
   if (!program.ok()) {
     enum tandem_status status = to_status(program.error());
     return explain(open.door, program.error(), status == TANDEM_OUT_OF_MEMORY ? status : TANDEM_BAD_PROGRAM,
@@ -544,7 +638,7 @@ enum tandem_status read_delegates(ProgramState *state, size_t plan, struct tande
     entry.backend = source.backend.c_str();
     entry.payload_size = static_cast<size_t>(source.size);
     entry.file_offset = source.file_offset;
-    entry.alignment = 4096;
+    entry.alignment = page_size;
     while (source.file_offset % entry.alignment != 0)
       entry.alignment /= 2;
     entry.in_segment = source.in_segment;
@@ -587,12 +681,6 @@ struct tandem_program {
 /* ---------------------------------------------------------------- methods */
 
 namespace {
-
-struct FreeMemory {
-  void operator()(void *memory) const {
-    free(memory);
-  }
-};
 
 constexpr size_t planned_alignment = 64; /* a cache line; ExecuTorch asks for 16 */
 
@@ -754,14 +842,14 @@ enum tandem_status give_options(MethodState *state, const struct tandem_option *
   if (count == 0)
     return TANDEM_OK;
   for (const tandem::PlanDelegate &delegate : plan.delegates) {
-    const char *name = delegate.backend.c_str();
+    const char *name = delegate.registered.c_str();
     std::vector<er::BackendOption> &list =
-        tandem_executorch_active(name) ? state->text_options : state->typed_options;
+        tandem::registered_name(delegate.backend.c_str()) ? state->text_options : state->typed_options;
     if (state->option_map.set_options(name, er::Span<er::BackendOption>(list.data(), list.size())) !=
         er::Error::Ok)
       return tandem_fail(error, TANDEM_UNSUPPORTED,
                          "method \"%s\" has too many backends to give options to: %s is one more",
-                         plan.name.c_str(), name);
+                         plan.name.c_str(), delegate.backend.c_str());
   }
   if (!plan.delegates.empty())
     return TANDEM_OK;

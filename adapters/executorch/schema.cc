@@ -152,6 +152,8 @@ bool read_delegate(const pte::Program *program, const pte::BackendDelegate *dele
                    const Layout &layout, uint64_t file_size, PlanDelegate *out, std::string *why) {
   if (!delegate || !copy_name(delegate->id(), "a delegate", &out->backend, why))
     return delegate ? false : refuse(why, "a delegate is missing");
+  out->registered = out->backend;
+  out->name_offset = static_cast<size_t>(delegate->id()->c_str() - base);
   /* ExecuTorch follows these without a look. */
   for (size_t i = 0; i < count_of(delegate->compile_specs()); i++) {
     const pte::CompileSpec *spec = delegate->compile_specs()->Get(static_cast<flatbuffers::uoffset_t>(i));

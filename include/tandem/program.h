@@ -18,10 +18,13 @@ extern "C" {
 #endif
 
 /* Registers tandem's backends with ExecuTorch; done once when the library is loaded, idempotent. When
- * another backend has a name already, that one stays: INVALID_STATE, and the message says how to mend it. */
+ * another backend has a name already, that one stays: INVALID_STATE, and the message says how to mend it.
+ * tandem_program_create gives such programs to tandem all the same, then from a copy of their flatbuffer,
+ * whose size is what it costs. */
 TANDEM_API enum tandem_status tandem_executorch_register(struct tandem_error *error);
 
-/* True when ExecuTorch's registry gives loads of `backend` to tandem. */
+/* True when ExecuTorch's registry gives loads of `backend` to tandem, so that ExecuTorch's own interfaces
+ * share engines too; methods of this header do either way. */
 TANDEM_API bool tandem_executorch_active(const char *backend);
 
 /* "1.5.1", and the path of the libexecutorch that is used. Static strings. */
@@ -30,7 +33,8 @@ TANDEM_API const char *tandem_executorch_path(void);
 
 /* The names that ExecuTorch's tables have now: backends, tandem's and others; operators with a kernel, one
  * that has several kernels several times. What ships beside the runtime comes in when a method needs it.
- * Borrowed for the life of the process; NULL past the end. */
+ * "Openvino@tandem" is tandem's where another OpenvinoBackend came first. Borrowed for the life of the
+ * process; NULL past the end. */
 TANDEM_API const char *tandem_executorch_backend(size_t index);
 TANDEM_API const char *tandem_executorch_operator(size_t index);
 

@@ -618,6 +618,129 @@ void a_backend_that_was_there_first_stays_and_is_told_once(void **) {
   check_run(&module);
 }
 
+/* The fixture with another backend's name, as long as its own, at a multiple of 16. */
+std::vector<char> rename_program(const char *file, const char *from, const char *to) {
+  std::vector<char> bytes(16 * 65536);
+  FILE *source = fopen(data_path(file), "rb");
+  assert_non_null(source);
+  bytes.resize(fread(bytes.data(), 1, bytes.size(), source));
+  fclose(source);
+  size_t count = 0;
+  for (size_t at = 0; at + strlen(from) <= bytes.size(); at++)
+    if (memcmp(&bytes[at], from, strlen(from)) == 0) {
+      memcpy(&bytes[at], to, strlen(to));
+      count++;
+    }
+  assert_true(count > 0);
+  return bytes;
+}
+
+struct tandem_method *open_door(const std::vector<char> &bytes, const struct tandem_option *options,
+                                size_t count, struct tandem_error *error) {
+  struct tandem_program *program = nullptr;
+  struct tandem_method *method = nullptr;
+  struct tandem_program_desc desc = {};
+  desc.struct_size = sizeof(desc);
+  desc.bytes = bytes.data();
+  desc.size = bytes.size();
+  const struct tandem_delegate *delegates;
+  size_t delegate_count;
+  if (tandem_program_create(&desc, &program, error) != TANDEM_OK)
+    return nullptr;
+  assert_int_equal(tandem_program_delegates(program, "forward", &delegates, &delegate_count, error),
+                   TANDEM_OK);
+  for (size_t i = 0; i < delegate_count; i++)
+    assert_string_equal(delegates[i].backend, "LateBackend");
+  if (tandem_method_create(program, "forward", options, count, &method, error) != TANDEM_OK)
+    assert_null(method);
+  tandem_program_destroy(program);
+  return method;
+}
+
+void the_c_door_serves_programs_of_a_backend_whose_name_was_taken(void **) {
+  static Foreign foreign;
+  static struct tandem_vendor late = demo_vendor;
+  late.name = "late";
+  late.backend = "LateBackend";
+  struct tandem_error error;
+  assert_int_equal(er::register_backend({"LateBackend", &foreign}), er::Error::Ok);
+  assert_int_equal(tandem_vendor_register(&late, &error), TANDEM_OK);
+  assert_int_equal(tandem_executorch_register(&error), TANDEM_INVALID_STATE);
+  assert_non_null(er::get_backend_class("Late@tandem"));
+  for (const char *file : {"demo_affine.pte", "demo_mixed.pte"}) {
+    std::vector<char> bytes = rename_program(file, "DemoBackend", "LateBackend");
+    const std::vector<char> given = bytes;
+    int before = demo.builds;
+    struct tandem_method *arms[2];
+    for (struct tandem_method *&arm : arms) {
+      arm = open_door(bytes, nullptr, 0, &error);
+      assert_non_null(arm);
+      struct tandem_load_info info = {};
+      info.struct_size = sizeof(info);
+      assert_int_equal(tandem_load_get_info(tandem_method_load(arm, 0), &info, &error), TANDEM_OK);
+      assert_string_equal(info.vendor, "late");
+      float in[8] = {1, 2, 3, 4, 5, 6, 7, 8}, out[8] = {};
+      struct tandem_tensor x = {}, y = {};
+      x.dtype = y.dtype = TANDEM_FLOAT32;
+      x.rank = 2;
+      x.shape[0] = 2;
+      x.shape[1] = 4;
+      x.data = in;
+      y.data = out;
+      x.size = y.size = sizeof(in);
+      struct tandem_run_desc run = {};
+      run.struct_size = sizeof(run);
+      run.inputs = &x;
+      run.outputs = &y;
+      run.input_count = run.output_count = 1;
+      assert_int_equal(tandem_method_run(arm, &run, &error), TANDEM_OK);
+      if (strcmp(file, "demo_affine.pte") == 0)
+        for (int i = 0; i < 8; i++)
+          assert_float_equal(out[i], in[i] * 2 + 3, 1e-6);
+    }
+    assert_int_equal(demo.builds - before, strcmp(file, "demo_affine.pte") == 0 ? 1 : 2);
+    assert_true(bytes == given);
+    for (struct tandem_method *arm : arms)
+      tandem_method_destroy(arm);
+  }
+  /* Options reach it by the name that the program has. */
+  std::vector<char> bytes = rename_program("demo_affine.pte", "DemoBackend", "LateBackend");
+  struct tandem_option option = {"style", "fancy"};
+  struct tandem_method *method = open_door(bytes, &option, 1, &error);
+  assert_non_null(method);
+  assert_string_equal(demo.style, "fancy");
+  tandem_method_destroy(method);
+  option.value = "7";
+  assert_null(open_door(bytes, &option, 1, &error));
+  assert_int_equal(error.code, TANDEM_BAD_OPTION);
+  /* ExecuTorch's own API goes on with whoever was first. */
+  ex::Module module(std::make_unique<ex::BufferDataLoader>(bytes.data(), bytes.size()));
+  assert_int_equal(module.load_method("forward"), er::Error::NotSupported);
+}
+
+void a_damaged_program_of_a_renamed_backend_is_answered(void **) {
+  assert_non_null(er::get_backend_class("Late@tandem"));
+  std::vector<char> bytes = rename_program("demo_affine.pte", "DemoBackend", "LateBackend");
+  size_t opened = 0;
+  for (char &byte : bytes) {
+    struct tandem_program_desc desc = {};
+    struct tandem_program *program = nullptr;
+    struct tandem_method *method = nullptr;
+    struct tandem_error error;
+    desc.struct_size = sizeof(desc);
+    desc.bytes = bytes.data();
+    desc.size = bytes.size();
+    byte = static_cast<char>(~byte);
+    if (tandem_program_create(&desc, &program, &error) == TANDEM_OK)
+      opened += tandem_method_create(program, "forward", nullptr, 0, &method, &error) == TANDEM_OK;
+    tandem_method_destroy(method);
+    tandem_program_destroy(program);
+    byte = static_cast<char>(~byte);
+  }
+  assert_in_range(opened, 1, bytes.size() - 1);
+  assert_int_equal(demo.contexts, 0);
+}
+
 int register_demo(void **) {
   static struct tandem_vendor wide = demo_vendor;
   wide.name = "wide";
@@ -656,6 +779,8 @@ int main() {
       cmocka_unit_test(the_number_of_arguments_is_checked),
       cmocka_unit_test(an_output_that_cannot_hold_the_result_is_an_error),
       cmocka_unit_test(a_backend_that_was_there_first_stays_and_is_told_once),
+      cmocka_unit_test(the_c_door_serves_programs_of_a_backend_whose_name_was_taken),
+      cmocka_unit_test(a_damaged_program_of_a_renamed_backend_is_answered),
   };
   return cmocka_run_group_tests(tests, register_demo, nullptr);
 }
