@@ -2,8 +2,9 @@
 
 The packages are located without being imported. libexecutorch is opened by its path, so that tandem's libraries get
 the one that `executorch` brings wherever tandem itself was installed. Vendors look for their libraries themselves,
-in the packages beside libexecutorch among others; they are told only of packages that lie elsewhere on sys.path, and
-not where the user named a library.
+beside libexecutorch among other places if that folder is a site-packages or dist-packages; they are told only of
+packages that lie elsewhere on sys.path (`pip install --target` makes such a folder), and not where the user named a
+library.
 """
 
 import ctypes
@@ -24,6 +25,7 @@ VENDORS = (
         (("tensorrt_libs", ""), ("tensorrt_lean_libs", ""), ("tensorrt_rtx_libs", "")),
     ),
 )
+SEARCHED = ("site-packages", "dist-packages")  # names of folders that vendors know Python's packages by
 
 
 def find_package(name: str) -> pathlib.Path | None:
@@ -65,7 +67,7 @@ def open_executorch() -> pathlib.Path:
         for name, inner in packages:
             package = find_package(name)
             if package is not None:
-                if package.parent != library.parents[2]:
+                if package.parent != library.parents[2] or package.parent.name not in SEARCHED:
                     os.environ[variable] = str(package / inner)
                 break
     return library
