@@ -386,8 +386,7 @@ class BackendRegistry:
         info = ffi.new("struct tandem_vendor_info *")
         info.struct_size = ffi.sizeof("struct tandem_vendor_info")
         for index in range(lib.tandem_vendor_count()):
-            name = ffi.string(lib.tandem_vendor_backend(index)).decode()
-            if name == backend_name and lib.tandem_executorch_active(name.encode()):
+            if ffi.string(lib.tandem_vendor_backend(index)).decode() == backend_name:
                 errors.check(lib.tandem_vendor_get_info(index, info, ffi.NULL))
                 return bool(info.available)
         return backend_name in self.registered_backend_names

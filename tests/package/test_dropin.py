@@ -68,7 +68,8 @@ def test_unchanged_code_shares_one_engine_and_its_memory(models):
 
 @pytest.mark.fresh(timeout=120)
 def test_an_import_that_comes_late_warns_once_and_says_what_to_move(data, models_2025, library_2025):
-    os.environ["OPENVINO_LIB_PATH"] = library_2025  # with 2026 the stock delegate reads freed bytes
+    for name in ("OPENVINO_LIB_PATH", "TANDEM_OPENVINO_LIBRARY"):
+        os.environ[name] = library_2025  # with 2026 the stock delegate reads freed bytes
     read, write = os.pipe()
     stderr = os.dup(2)
     os.dup2(write, 2)
@@ -92,13 +93,70 @@ def test_an_import_that_comes_late_warns_once_and_says_what_to_move(data, models
     with pytest.raises(tandem.NotFoundError, match="'Nobody' is no backend of tandem"):
         tandem.require("Nobody")
 
-    # Both runtimes go on: the stock delegate runs, and tandem's own runtime too.
+    # Both runtimes go on: the stock one with the stock delegate, and tandem's own shares.
     inputs, wanted = models_2025.mlp.case()
     program = Runtime.get().load_program(models_2025.mlp.path)
-    host.same(doors.Loaded("stock", program, program.load_method("forward"))(*inputs), wanted)
-    program = tandem.Runtime.get().load_program(models_2025.mlp.path)
-    host.same(doors.Loaded("own", program, program.load_method("forward"))(*inputs), wanted)
+    stock = doors.Loaded("stock", program, program.load_method("forward"))
+    host.same(stock(*inputs), wanted)
     assert tandem.stats().loads == 0
+    own = doors.open_door("own")
+    for arm in [own.load(models_2025.mlp) for _ in range(2)]:
+        host.same(arm(*inputs), wanted)
+    host.same(stock(*inputs), wanted)
+    stats = tandem.stats()
+    assert (stats.builds, stats.hits) == (1, 1)
+
+
+@pytest.fixture(scope="session")
+def inline_mlp(models, tmp_path_factory):
+    """The mlp with its payload inside the flatbuffer."""
+    from executorch.exir._serialize._program import deserialize_pte_binary, serialize_pte_binary
+
+    path = tmp_path_factory.mktemp("inline") / "mlp.pte"
+    program = deserialize_pte_binary(models.mlp.bytes)
+    path.write_bytes(bytes(serialize_pte_binary(program, extract_delegate_segments=False)))
+    return path
+
+
+@pytest.mark.fresh(timeout=120)
+def test_tandems_runtime_shares_after_a_late_import_as_it_does_after_a_timely_one(models, inline_mlp):
+    """With the OpenVINO whose engines go on reading the program, which crashes the stock delegate."""
+    import executorch.runtime  # noqa: F401
+
+    with pytest.warns(RuntimeWarning, match="tandem"):
+        import tandem
+    own = doors.open_door("own")
+    assert own.runtime.backend_registry.is_available("OpenvinoBackend")
+    names = own.runtime.backend_registry.registered_backend_names
+    assert names.count("OpenvinoBackend") == names.count("Openvino@tandem") == 1
+    inputs, wanted = models.big.case()
+    arms, growth = [], []
+    for _ in range(3):
+        before = doors.private_bytes()
+        arms.append(own.load(models.big))
+        growth.append(doors.private_bytes() - before)
+    del arms[0].program
+    for arm in arms:
+        host.same(arm(*inputs), wanted)
+    mib = [figure / 2**20 for figure in growth]
+    print("private MiB of each load:", mib)
+    assert max(mib[1:]) < 1, mib
+    (info,) = arms[0].method.info
+    assert (info.payload_bytes, info.users) == ("mapped", 3)
+    stats = tandem.stats()
+    assert (stats.builds, stats.engines, stats.loads) == (1, 1, 3)
+
+    # From a path, from bytes, and inside the flatbuffer: one engine.
+    inputs, wanted = models.mlp.case()
+    contents = inline_mlp.read_bytes()
+    small = [own.load(each) for each in (models.mlp.path, models.mlp.bytes, inline_mlp, contents)]
+    for arm in small:
+        host.same(arm(*inputs), wanted)
+        assert arm.method.info[0].users == 4
+    assert contents == inline_mlp.read_bytes() and tandem.stats().builds == 2
+    alone = own.runtime.load_program(inline_mlp).load_method("forward", use_shared_engines=False)
+    host.same(alone.execute(inputs), wanted)
+    assert tandem.stats().builds == 3
 
 
 def test_a_warning_of_a_late_import_can_be_an_error():
