@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 import sys
 from typing import TYPE_CHECKING, Any, cast
 
@@ -81,6 +82,9 @@ def open_capsule(value: Any, what: str, **request: object) -> tuple[object, ffi.
 
     The capsule is not consumed: it frees what it holds when it is dropped, which must not be before the last use.
     """
+    is_negated: Any = getattr(value, "is_neg", None)  # torch hands out the memory as it is, with the other sign
+    if callable(is_negated) and is_negated():
+        raise errors.InvalidArgumentError(f"{what} is a view that turns the sign of its memory: use resolve_neg()")
     try:
         capsule = value.__dlpack__(**request)
     except (BufferError, TypeError):  # read-only arrays of NumPy and others go out versioned only
@@ -91,14 +95,35 @@ def open_capsule(value: Any, what: str, **request: object) -> tuple[object, ffi.
     except Exception as error:
         raise errors.InvalidArgumentError(f"{what} refuses DLPack: {error}") from error
     if _is_capsule(capsule, b"dltensor"):
-        managed = ffi.cast("struct dl_managed *", _get_pointer(capsule, b"dltensor"))
-        return capsule, managed.tensor, True
-    if _is_capsule(capsule, b"dltensor_versioned"):
+        tensor, writable = ffi.cast("struct dl_managed *", _get_pointer(capsule, b"dltensor")).tensor, True
+    elif _is_capsule(capsule, b"dltensor_versioned"):
         versioned = ffi.cast("struct dl_versioned *", _get_pointer(capsule, b"dltensor_versioned"))
         if versioned.major != 1:
             raise errors.InvalidArgumentError(f"{what} speaks DLPack {versioned.major}: expected version 1")
-        return capsule, versioned.tensor, not versioned.flags & _READ_ONLY
-    raise errors.InvalidArgumentError(f"{what}: its __dlpack__ returned no capsule that can be read")
+        tensor, writable = versioned.tensor, not versioned.flags & _READ_ONLY
+    else:
+        raise errors.InvalidArgumentError(f"{what}: its __dlpack__ returned no capsule that can be read")
+    _check_capsule(tensor, what)
+    return capsule, tensor, writable
+
+
+def _check_capsule(tensor: ffi.CData, what: str) -> None:
+    """Refuses what describes no memory: reading by it would end the process, or give what lies there by chance."""
+    if not 0 <= tensor.rank <= lib.TANDEM_MAX_RANK:
+        found = f"rank {tensor.rank}: expected at most {lib.TANDEM_MAX_RANK}"
+        raise errors.InvalidArgumentError(f"{what}: DLPack describes a tensor of {found}")
+    if tensor.rank and not tensor.shape:
+        raise errors.InvalidArgumentError(f"{what}: DLPack describes a tensor of rank {tensor.rank} without a shape")
+    shape = tuple(tensor.shape[0 : tensor.rank]) if tensor.rank else ()
+    strides = tuple(tensor.strides[0 : tensor.rank]) if tensor.rank and tensor.strides else ()
+    reach = math.prod(size or 1 for size in shape)
+    if strides:
+        reach = max(reach, 1 + sum(abs((size - 1) * stride) for size, stride in zip(shape, strides, strict=True)))
+    if min(shape, default=0) < 0 or reach * tensor.bits * tensor.lanes > 8 * sys.maxsize:
+        layout = f"shape {shape} and strides {strides}" if strides else f"shape {shape}"
+        raise errors.InvalidArgumentError(f"{what}: DLPack describes a tensor of the impossible {layout}")
+    if 0 not in shape and not tensor.data:
+        raise errors.InvalidArgumentError(f"{what}: DLPack describes a tensor of the shape {shape} at NULL")
 
 
 def dtype_of_capsule(tensor: ffi.CData, what: str) -> np.dtype[Any]:
@@ -110,8 +135,8 @@ def dtype_of_capsule(tensor: ffi.CData, what: str) -> np.dtype[Any]:
     return _BY_NAME[name]
 
 
-def view_capsule(tensor: ffi.CData, what: str) -> Array:
-    """A `struct dl_tensor` in host memory as an array that shares it, whatever its strides; the capsule must stay."""
+def view_capsule(tensor: ffi.CData, capsule: object, what: str) -> Array:
+    """A `struct dl_tensor` in host memory as an array that shares it, whatever its strides, and keeps its capsule."""
     dtype = dtype_of_capsule(tensor, what)
     shape = tuple(tensor.shape[0 : tensor.rank]) if tensor.rank else ()
     if 0 in shape:
@@ -123,6 +148,7 @@ def view_capsule(tensor: ffi.CData, what: str) -> Array:
     reach = [(size - 1) * stride for size, stride in zip(shape, strides, strict=True)]
     below, above = sum(step for step in reach if step < 0), sum(step for step in reach if step > 0)
     first = ffi.cast("char *", tensor.data) + tensor.byte_offset + below * dtype.itemsize
+    first = ffi.gc(first, lambda _, capsule=capsule: None)
     memory = ffi.buffer(first, (above - below + 1) * dtype.itemsize)
     in_bytes = tuple(stride * dtype.itemsize for stride in strides)
     return np.ndarray(shape, dtype, memory, -below * dtype.itemsize, in_bytes)
@@ -218,6 +244,10 @@ class Slot:
         self.set_device_tensor(source, capsule, keep)
         return True, writable
 
+    def refuse_mask(self, value: object) -> None:
+        if isinstance(value, np.ma.MaskedArray):
+            raise errors.InvalidArgumentError(f"{self.what} is a masked array, whose mask would be lost: fill it")
+
     def wrong_type(self, found: str) -> errors.InvalidArgumentError:
         return errors.InvalidArgumentError(f"{self.what} is {found}: expected {self.dtype}")
 
@@ -230,7 +260,7 @@ class Input(Slot):
         if self.device_id is not None and self.open_device_tensor(value, stream, keep)[0]:
             return
         if type(value) is not np.ndarray or value.dtype is not self.dtype or value.flags.num & _READY != _READY:
-            value = self._make_ready(value, keep)
+            value = self._make_ready(value)
         if value.shape != self._shape:
             self.set_shape(value.shape)
         tensor = self._tensor
@@ -238,9 +268,9 @@ class Input(Slot):
         tensor.size = value.nbytes
         keep.append(pointer)
 
-    def _make_ready(self, value: Any, keep: list[object]) -> Array:
+    def _make_ready(self, value: Any) -> Array:
         """An array of the input's type that C can read in place: `value` itself, a view of it, or a copy."""
-        array = self._find_array(value, keep)
+        array = self._find_array(value)
         if array.dtype != self.dtype:
             native = array.dtype.newbyteorder("=")
             if native != self.dtype:
@@ -250,16 +280,15 @@ class Input(Slot):
             array = np.array(array, order="C", copy=True)
         return array
 
-    def _find_array(self, value: Any, keep: list[object]) -> Array:
+    def _find_array(self, value: Any) -> Array:
         torch = sys.modules.get("torch")
         if torch is not None and type(value) is torch.Tensor and value.is_cpu and value.dtype in _plain_types(torch):
             try:
                 return cast("Array", value.numpy())  # a third of what DLPack costs
-            except RuntimeError:
+            except (RuntimeError, TypeError):
                 pass  # DLPack tells why
         if isinstance(value, (np.ndarray, np.generic)):
-            if isinstance(value, np.ma.MaskedArray):
-                raise errors.InvalidArgumentError(f"{self.what} is a masked array, whose mask would be lost: fill it")
+            self.refuse_mask(value)
             return np.asarray(value)
         if isinstance(value, (bool, int, float)):
             return self._make_scalar(value)
@@ -269,8 +298,7 @@ class Input(Slot):
                 raise errors.UnsupportedError(
                     f"{self.what} is on a device of DLPack's type {tensor.device_type}: this method takes host memory"
                 )
-            keep.append(capsule)
-            return view_capsule(tensor, self.what)
+            return view_capsule(tensor, capsule, self.what)
         if hasattr(value, "__array__") or hasattr(value, "__array_interface__"):
             return np.asarray(value)
         raise TypeError(
@@ -304,7 +332,7 @@ class Output(Slot):
                 bound, writable = self.open_device_tensor(out, stream, keep)
                 if bound:
                     return self._check_device_room(out, writable)
-            array = self._find_room(out, keep)
+            array = self._find_room(out)
         elif on_device:
             return self._make_device_room()
         elif self.fixed is not None:
@@ -354,10 +382,11 @@ class Output(Slot):
             return out
         return array.reshape(-1)[: int(np.prod(shape, dtype=np.int64))].reshape(shape)
 
-    def _find_room(self, out: Any, keep: list[object]) -> Array:
+    def _find_room(self, out: Any) -> Array:
         """`out` as an array to be written in place; it never is copied."""
         writable = True
         if isinstance(out, np.ndarray):
+            self.refuse_mask(out)
             array, writable = np.asarray(out), out.flags.writeable
         elif hasattr(out, "__dlpack__"):
             capsule, tensor, writable = open_capsule(out, self.what)
@@ -365,8 +394,7 @@ class Output(Slot):
                 raise errors.UnsupportedError(
                     f"{self.what}: out is in memory of DLPack's device type {tensor.device_type}: expected host memory"
                 )
-            keep.append(capsule)
-            array = view_capsule(tensor, self.what)
+            array = view_capsule(tensor, capsule, self.what)
         else:
             raise TypeError(
                 f"{self.what}: out is of type {_describe(out)}: expected a NumPy array or anything with __dlpack__"

@@ -4,6 +4,8 @@ The slots that stand between Python and C are tested alone for each type, since 
 all of them, and in whole runs where one does.
 """
 
+import ctypes
+
 import doors
 import host
 import numpy as np
@@ -173,6 +175,8 @@ def test_what_is_no_tensor_of_the_input_is_refused_by_name():
         (np.ma.masked_array(ok, ok == 0), tandem.InvalidArgumentError, "mask"),
         (torch.zeros(2, 2, requires_grad=True), tandem.InvalidArgumentError, "x.*grad"),
         (torch.zeros(2, 2, device="meta"), tandem.Error, "x"),
+        (torch.zeros(2, 2).to_sparse(), tandem.InvalidArgumentError, "x.*refuses DLPack"),
+        (torch._neg_view(torch.ones(2, 2)), tandem.InvalidArgumentError, "x.*resolve_neg"),
         (np.zeros((1,) * 17, np.float32), tandem.InvalidArgumentError, "rank 17"),
         (1.5, tandem.InvalidArgumentError, "float 1.5"),
         ("text", TypeError, "x.*str"),
@@ -181,6 +185,57 @@ def test_what_is_no_tensor_of_the_input_is_refused_by_name():
     ]:
         with pytest.raises(error, match=match):
             bind(value, "float32", [2, 2])
+
+
+class Description:
+    """A DLPack capsule that says what it is told to say, of four floats."""
+
+    def __init__(self, **fields):
+        from tandem._native import ffi
+
+        self.managed, self.memory = ffi.new("struct dl_managed *"), ffi.new("float[4]", [1, 2, 3, 4])
+        tensor = self.managed.tensor
+        tensor.data, tensor.device_type, tensor.rank = self.memory, 1, 2
+        tensor.code, tensor.bits, tensor.lanes = 2, 32, 1
+        self.shape = self.strides = ffi.NULL
+        for name, value in {"shape": [2, 2], **fields}.items():
+            if isinstance(value, list):
+                value = ffi.new("int64_t[]", value)
+                setattr(self, name, value)
+            setattr(tensor, name, value)
+
+    def __dlpack__(self, **request):
+        new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
+            ("PyCapsule_New", ctypes.pythonapi)
+        )
+        from tandem._native import ffi
+
+        return new(int(ffi.cast("uintptr_t", self.managed)), b"dltensor", None)
+
+    def __dlpack_device__(self):
+        return 1, 0
+
+
+@pytest.mark.fresh
+def test_dlpack_that_describes_no_memory_is_refused_by_name():
+    import tandem
+    from tandem._native import ffi
+
+    assert bind(Description(), "float32", [2, 2])[2] == np.arange(1, 5, dtype=np.float32).tobytes()
+    for fields, match in [
+        ({"data": ffi.NULL}, "x.*NULL"),
+        ({"shape": ffi.NULL}, "x.*without a shape"),
+        ({"rank": -1}, "x.*rank -1"),
+        ({"rank": 1 << 30}, "x.*rank 1073741824"),
+        ({"shape": [-2, 2]}, r"x.*\(-2, 2\)"),
+        ({"shape": [1 << 62, 1 << 62]}, "x.*impossible"),
+        ({"strides": [1 << 62, 1]}, "x.*impossible.*strides"),
+        ({"strides": [1 << 62, -(1 << 62)]}, "x.*impossible.*strides"),
+        ({"code": 99}, "x.*code 99"),
+        ({"lanes": 4}, "x.*4 lanes"),
+    ]:
+        with pytest.raises(tandem.InvalidArgumentError, match=match):
+            bind(Description(**fields), "float32", [2, 2])
 
 
 @pytest.mark.fresh
@@ -285,6 +340,27 @@ def test_outputs_go_where_out_says(models, doubled):
 
 
 @pytest.mark.fresh
+def test_the_written_part_of_out_keeps_the_memory(doubled):
+    import gc
+    import weakref
+
+    import tandem
+    import torch
+
+    method = tandem.Runtime.get().load_program(doubled).load_method("forward")
+    memory, narrow = np.zeros((8, 4), np.int16), dtype_of("bfloat16")
+    room = torch.from_numpy(memory).view(torch.bfloat16)
+    (part,) = method.execute([np.ones((3, 4), narrow)], out=[room])
+    gone = weakref.ref(memory)
+    del memory, room
+    gc.collect()
+    assert gone() is not None and float(part.min()) == 2
+    del part
+    gc.collect()
+    assert gone() is None
+
+
+@pytest.mark.fresh
 def test_room_that_does_not_fit_is_refused_by_name(models):
     import tandem
     import torch
@@ -299,6 +375,7 @@ def test_room_that_does_not_fit_is_refused_by_name(models):
         ([np.empty((10, 4), np.float32).T], tandem.InvalidArgumentError, "output0.*contiguous"),
         ([torch.empty(10, 4).T], tandem.InvalidArgumentError, "output0.*contiguous"),
         ([frozen], tandem.InvalidArgumentError, "output0.*read-only"),
+        ([np.ma.masked_array(wanted[0], wanted[0] > 0)], tandem.InvalidArgumentError, "output0.*mask"),
         ([[0.0]], TypeError, "output0.*list"),
         ([None, None], tandem.InvalidArgumentError, "2 items"),
     ]:
