@@ -130,6 +130,74 @@ static int32_t run_engine(struct aoti_container *container, struct aoti_tensor *
   return code;
 }
 
+/* ---------------------------------------------------------------- its GPU code */
+
+/* Loads two kernels in its first run, one of them from a file, as the code of compiled engines does. */
+struct aoti_container {
+  void *modules[2];
+};
+
+static bool unloads; /* what torch 2.13 compiles unloads with a container what that loaded, 2.11 nothing */
+static struct {
+  int32_t (*load_data)(void **module, const void *image);
+  int32_t (*load)(void **module, const char *path);
+  int32_t (*unload)(void *module);
+} driver; /* as image.c binds an engine's library to it */
+static const char image[] = "standin_gemm", image_path[] = "test_aoti_cuda.cubin";
+
+static void bind_driver(void) {
+  struct td_aoti_hook hooks[TD_AOTI_MODULE_HOOKS];
+  td_aoti_module_hooks(hooks);
+  for (int i = 0; i < TD_AOTI_MODULE_HOOKS; i++) {
+    if (strcmp(hooks[i].name, "cuModuleLoadData") == 0)
+      memcpy(&driver.load_data, &hooks[i].address, sizeof hooks[i].address);
+    else if (strcmp(hooks[i].name, "cuModuleLoad") == 0)
+      memcpy(&driver.load, &hooks[i].address, sizeof hooks[i].address);
+    else if (strcmp(hooks[i].name, "cuModuleUnload") == 0)
+      memcpy(&driver.unload, &hooks[i].address, sizeof hooks[i].address);
+  }
+  FILE *file = fopen(image_path, "wb");
+  assert_non_null(file);
+  assert_int_equal(fwrite(image, sizeof image, 1, file), 1);
+  fclose(file);
+}
+
+static int32_t create_container(struct aoti_container **container, size_t runners, const char *device,
+                                const char *folder) {
+  (void)runners, (void)device, (void)folder;
+  *container = calloc(1, sizeof **container);
+  return *container == NULL;
+}
+
+static int32_t destroy_container(struct aoti_container *container) {
+  int32_t code = 0;
+  for (int i = 0; i < 2 && unloads && code == 0; i++)
+    code = container->modules[i] != NULL ? driver.unload(container->modules[i]) : 0;
+  free(container);
+  return code;
+}
+
+static int32_t run_kernels(struct aoti_container *container, struct aoti_tensor **inputs, size_t input_count,
+                           struct aoti_tensor **outputs, size_t output_count, void *stream, void *proxy) {
+  if (container->modules[0] == NULL && driver.load_data(&container->modules[0], image) != 0)
+    return 1;
+  if (container->modules[1] == NULL && driver.load(&container->modules[1], image_path) != 0)
+    return 1;
+  return run_engine(container, inputs, input_count, outputs, output_count, stream, proxy);
+}
+
+static int32_t count_one(struct aoti_container *container, size_t *count) {
+  (void)container;
+  *count = 1;
+  return 0;
+}
+
+static int32_t give_name(struct aoti_container *container, size_t index, const char **name) {
+  (void)container, (void)index;
+  *name = "x";
+  return 0;
+}
+
 /* ---------------------------------------------------------------- a context of it */
 
 struct rig {
@@ -488,6 +556,103 @@ static void weights_are_copied_whole_in_either_direction(void **state) {
   close_rig(&rig);
 }
 
+static struct td_aoti_engine *make_engine(void) {
+  struct td_aoti_engine *made = td_host.allocate(sizeof *made);
+  *made = (struct td_aoti_engine){.api = {.create = create_container,
+                                          .destroy = destroy_container,
+                                          .run = run_kernels,
+                                          .input_count = count_one,
+                                          .output_count = count_one,
+                                          .input_name = give_name,
+                                          .output_name = give_name},
+                                  .device_type = AOTI_DEVICE_CUDA,
+                                  .modules = td_aoti_modules_create()};
+  assert_non_null(made->modules);
+  assert_int_equal(td_aoti_cuda_acquire(&resolution, &made->cuda, &error), TANDEM_OK);
+  return made;
+}
+
+static struct td_aoti_context *make_context(struct td_aoti_engine *of) {
+  struct td_aoti_program program = {.device_type = AOTI_DEVICE_CUDA};
+  struct tandem_payload payload = {.state = &program};
+  struct tandem_context_desc desc = {.payload = &payload};
+  struct tandem_context_io io;
+  void *context;
+  assert_int_equal(td_aoti_context_create(of, &desc, &context, &io, &error), TANDEM_OK);
+  return context;
+}
+
+static enum tandem_status run_context(struct td_aoti_context *context) {
+  float in[COUNT], out[COUNT] = {0};
+  struct tandem_tensor x = tensor_of(in, 2), y = tensor_of(out, 2);
+  struct tandem_run_desc desc = {
+      .struct_size = sizeof desc, .inputs = &x, .outputs = &y, .input_count = 1, .output_count = 1};
+  memcpy(in, others, SIZE);
+  enum tandem_status status = td_aoti_run(context, &desc, &error);
+  if (status == TANDEM_OK)
+    assert_memory_equal(out, others, SIZE);
+  return status;
+}
+
+static void assert_modules(uint64_t loaded) {
+  struct standin_cuda_live live;
+  standin->live(&live);
+  assert_int_equal(live.modules, loaded);
+}
+
+static void contexts_of_one_engine_share_its_gpu_code_which_goes_with_it(void **state) {
+  (void)state;
+  struct rig rig; /* holds the memory of the outputs */
+  bind_driver();
+  open_rig(&rig, false);
+  for (int with = 0; with < 2; with++) {
+    unloads = with;
+    struct td_aoti_engine *first = make_engine(), *second = make_engine();
+    struct td_aoti_context *stays = make_context(first);
+    assert_modules(0);
+    assert_int_equal(run_context(stays), TANDEM_OK);
+    for (int i = 0; i < 20; i++) {
+      struct td_aoti_context *context = make_context(first);
+      assert_int_equal(run_context(context), TANDEM_OK);
+      assert_int_equal(run_context(stays), TANDEM_OK);
+      td_aoti_context_destroy(context);
+      assert_modules(2);
+    }
+    struct td_aoti_context *other = make_context(second);
+    assert_int_equal(run_context(other), TANDEM_OK);
+    assert_modules(4);
+    td_aoti_context_destroy(stays);
+    td_aoti_engine_destroy(first);
+    assert_modules(2);
+    assert_int_equal(run_context(other), TANDEM_OK);
+    td_aoti_context_destroy(other);
+    td_aoti_engine_destroy(second);
+    assert_modules(0);
+  }
+  remove(image_path);
+  close_rig(&rig);
+}
+
+static void gpu_code_that_does_not_load_is_asked_for_again(void **state) {
+  (void)state;
+  struct rig rig;
+  bind_driver();
+  open_rig(&rig, false);
+  struct td_aoti_engine *made = make_engine();
+  struct td_aoti_context *context = make_context(made);
+  standin->fail_at("cuModuleLoadData", 2, CU_OUT_OF_MEMORY);
+  assert_int_equal(run_context(context), TANDEM_DEVICE_ERROR);
+  assert_modules(1);
+  standin->fail_at(NULL, 0, 0);
+  assert_int_equal(run_context(context), TANDEM_OK);
+  assert_modules(2);
+  td_aoti_context_destroy(context);
+  td_aoti_engine_destroy(made);
+  assert_modules(0);
+  remove(image_path);
+  close_rig(&rig);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(host_tensors_are_staged),
@@ -501,6 +666,8 @@ int main(void) {
       cmocka_unit_test(memory_of_another_device_is_refused_by_name),
       cmocka_unit_test(only_a_primary_context_is_taken_and_only_a_gpu_that_is_new_enough),
       cmocka_unit_test(weights_are_copied_whole_in_either_direction),
+      cmocka_unit_test(contexts_of_one_engine_share_its_gpu_code_which_goes_with_it),
+      cmocka_unit_test(gpu_code_that_does_not_load_is_asked_for_again),
   };
   char why[256];
   setenv("TANDEM_CUDA_LIBRARY", STANDIN_CUDA, 1);

@@ -6,6 +6,7 @@
  */
 #include "cuda.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -63,6 +64,17 @@ EXPORT int cuModuleLoadDataEx(void **handle, const void *image, unsigned count, 
 }
 
 EXPORT int cuModuleLoadData(void **module, const void *image) {
+  return cuModuleLoadDataEx(module, image, 0, NULL, NULL);
+}
+
+EXPORT int cuModuleLoad(void **module, const char *path) {
+  char image[4096] = "";
+  FILE *file = fopen(path, "rb");
+  if (!file)
+    return CU_NOT_FOUND;
+  size_t size = fread(image, 1, sizeof image - 1, file);
+  fclose(file);
+  image[size] = '\0';
   return cuModuleLoadDataEx(module, image, 0, NULL, NULL);
 }
 

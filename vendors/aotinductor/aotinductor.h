@@ -115,6 +115,17 @@ enum tandem_status td_aoti_open_image(const void *so, size_t size, void *library
                                       const struct td_aoti_hook *hooks, size_t hook_count, void **opened,
                                       struct tandem_error *error);
 
+/* ---------------------------------------------------------------- modules.c */
+
+struct td_aoti_modules;                               /* the GPU code that one engine has loaded */
+struct td_aoti_modules *td_aoti_modules_create(void); /* NULL: no memory */
+/* When no container is left; NULL is fine. `forget`: the device is lost. Called between enter and leave,
+ * unless forgotten. */
+void td_aoti_modules_destroy(struct td_aoti_modules *modules, bool forget);
+enum { TD_AOTI_MODULE_HOOKS = 3 };
+/* The driver's functions that an engine's library calls for its GPU code. */
+void td_aoti_module_hooks(struct td_aoti_hook hooks[TD_AOTI_MODULE_HOOKS]);
+
 /* ---------------------------------------------------------------- engine.c */
 
 struct td_aoti_cuda; /* cuda.c: a device's context, held */
@@ -127,8 +138,10 @@ struct td_aoti_watch {
   bool lend;                    /* it is given tensors: they serve as the new handles that it asks for */
   struct aoti_tensor **tensors; /* NULL, or handles of which those that it deletes become NULL */
   size_t tensor_count;
+  struct td_aoti_modules *modules; /* NULL, or the engine's, where it loads and unloads GPU code */
 };
 void td_aoti_watch(struct td_aoti_watch *watch); /* NULL ends it */
+struct td_aoti_modules *td_aoti_watched_modules(void);
 
 /* What tandem's void *engine points to: constant once built, shared by its contexts. */
 struct td_aoti_engine {
@@ -139,7 +152,8 @@ struct td_aoti_engine {
   void *host_memory;                  /* the same, of constants that a CUDA engine has on the CPU */
   struct td_aoti_constant *constants; /* owned */
   size_t constant_count;
-  struct td_aoti_cuda *cuda; /* owned; NULL on the CPU */
+  struct td_aoti_cuda *cuda;       /* owned; NULL on the CPU */
+  struct td_aoti_modules *modules; /* owned; NULL on the CPU */
   int32_t device_type, device_index;
   char device[16];      /* "cpu", "cuda:0" */
   uint64_t state_bytes; /* of mutable constants, of which each context has a copy */

@@ -161,7 +161,8 @@ static void free_parts(struct td_aoti_context *self) {
   if (self->container != NULL) {
     /* A library that frees what it was lent has done our work. */
     struct td_aoti_watch watch = {.tensors = self->constants,
-                                  .tensor_count = self->constants != NULL ? engine->constant_count : 0};
+                                  .tensor_count = self->constants != NULL ? engine->constant_count : 0,
+                                  .modules = engine->modules};
     td_aoti_watch(&watch);
     engine->api.destroy(self->container);
     td_aoti_watch(NULL);
@@ -221,9 +222,13 @@ enum tandem_status td_aoti_invoke(struct td_aoti_context *self, const struct tan
     made += code == 0;
   }
   memset(outputs, 0, self->output_count * sizeof(struct aoti_tensor *));
-  if (code == 0)
+  if (code == 0) {
+    struct td_aoti_watch watch = {.modules = engine->modules};
+    td_aoti_watch(&watch);
     code = engine->api.run(self->container, inputs, self->input_count, outputs, self->output_count, stream,
                            NULL);
+    td_aoti_watch(NULL);
+  }
   if (code == 0) {
     self->ran = true;
     return TANDEM_OK;

@@ -92,6 +92,10 @@ void td_aoti_watch(struct td_aoti_watch *watch) {
   watching = watch;
 }
 
+struct td_aoti_modules *td_aoti_watched_modules(void) {
+  return watching != NULL ? watching->modules : NULL;
+}
+
 /* ---------------------------------------------------------------- errors */
 
 static bool says_out_of_memory(const char *line) {
@@ -269,13 +273,15 @@ static enum tandem_status open_program(struct td_aoti_engine *self, const struct
     void *address; /* POSIX gives functions and data pointers one representation */
   } create = {.create = create_tensor}, share = {.share = share_tensor}, drop = {.drop = delete_tensor},
     forget = {.forget = forget_destructor};
-  const struct td_aoti_hook hooks[] = {{"aoti_torch_create_tensor_from_blob_v2", create.address},
-                                       {"aoti_torch_new_tensor_handle", share.address},
-                                       {"aoti_torch_delete_tensor_object", drop.address},
-                                       {"aoti_torch_proxy_executor_call_function", NULL},
-                                       {"__cxa_thread_atexit", forget.address},
-                                       {"__cxa_thread_atexit_impl", forget.address}};
-  enum { HOOKS = sizeof hooks / sizeof hooks[0] };
+  enum { HOOKS = 6 };
+  struct td_aoti_hook hooks[HOOKS + TD_AOTI_MODULE_HOOKS] = {
+      {"aoti_torch_create_tensor_from_blob_v2", create.address},
+      {"aoti_torch_new_tensor_handle", share.address},
+      {"aoti_torch_delete_tensor_object", drop.address},
+      {"aoti_torch_proxy_executor_call_function", NULL},
+      {"__cxa_thread_atexit", forget.address},
+      {"__cxa_thread_atexit_impl", forget.address}};
+  td_aoti_module_hooks(hooks + HOOKS);
   void *library = td_aoti.handle;
   enum tandem_status status = TANDEM_OK;
   if (self->device_type == AOTI_DEVICE_CUDA)
@@ -286,7 +292,8 @@ static enum tandem_status open_program(struct td_aoti_engine *self, const struct
                         "install torch, or set TANDEM_TORCH_LIBRARY to the path of libtorch_cpu.so",
                         td_aoti.path);
   if (status == TANDEM_OK)
-    status = td_aoti_open_image(program->so, program->so_size, library, hooks, HOOKS, &self->so, error);
+    status = td_aoti_open_image(program->so, program->so_size, library, hooks, HOOKS + TD_AOTI_MODULE_HOOKS,
+                                &self->so, error);
   if (status != TANDEM_OK)
     return status;
   const char *missing = find_calls(self->so, &self->api);
@@ -502,7 +509,10 @@ enum tandem_status td_aoti_build(const struct tandem_build_desc *desc, void **en
   if (self->device_type == AOTI_DEVICE_CUDA) {
     snprintf(self->device, sizeof self->device, "%.15s", desc->resolution->device);
     self->device_index = (int32_t)strtol(self->device + strcspn(self->device, "0123456789"), NULL, 10);
-    status = td_aoti_cuda_acquire(desc->resolution, &self->cuda, error);
+    self->modules = td_aoti_modules_create();
+    status = self->modules != NULL ? td_aoti_cuda_acquire(desc->resolution, &self->cuda, error)
+                                   : host->fail(error, TANDEM_OUT_OF_MEMORY,
+                                                "no memory for the record of an engine's GPU code");
     if (status == TANDEM_OK)
       status = td_aoti_cuda_enter(self->cuda, error);
   }
@@ -541,9 +551,12 @@ void td_aoti_engine_destroy(void *engine) {
   if (td_aoti_cuda_enter(self->cuda, NULL) == TANDEM_OK) { /* else the device is lost, and all on it */
     if (self->container != NULL)
       self->api.destroy(self->container);
+    td_aoti_modules_destroy(self->modules, false);
     td_aoti_free(self->cuda, self->memory);
     td_aoti_cuda_leave(self->cuda);
     host->library_close(self->so);
+  } else {
+    td_aoti_modules_destroy(self->modules, true);
   }
   td_aoti_free(NULL, self->host_memory);
   for (size_t i = 0; self->constants != NULL && i < self->constant_count; i++)

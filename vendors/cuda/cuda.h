@@ -66,6 +66,9 @@ enum { TD_CUDA_CAPTURE_THREAD_LOCAL = 1, TD_CUDA_CAPTURE_RELAXED = 2 };
   R(capture_mode, cuThreadExchangeStreamCaptureMode, (int32_t * mode))                                       \
   R(capture_begin, cuStreamBeginCapture_v2, (void *stream, int32_t mode))                                    \
   R(capture_end, cuStreamEndCapture, (void *stream, void **graph))                                           \
+  R(module_load, cuModuleLoad, (void **module, const char *path))                                            \
+  R(module_load_data, cuModuleLoadData, (void **module, const void *image))                                  \
+  R(module_unload, cuModuleUnload, (void *module))                                                           \
   R(graph_instantiate, cuGraphInstantiateWithFlags, (void **executable, void *graph, uint64_t flags))        \
   R(graph_launch, cuGraphLaunch, (void *executable, void *stream))                                           \
   R(graph_destroy, cuGraphDestroy, (void *graph))                                                            \
