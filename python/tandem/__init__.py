@@ -24,7 +24,7 @@ try:
 finally:
     del os.environ["TANDEM_REGISTER_SILENTLY"]
 
-from tandem._cuda import DeviceArray  # noqa: E402
+from tandem._cuda import DeviceArray, Event  # noqa: E402
 from tandem.errors import (  # noqa: E402
     BadOptionError,
     BadProgramError,
@@ -63,6 +63,7 @@ __all__ = [
     "DeviceError",
     "DeviceLostError",
     "Error",
+    "Event",
     "InternalError",
     "InvalidArgumentError",
     "InvalidStateError",

@@ -10,7 +10,8 @@ import contextlib
 import ctypes
 import functools
 import os
-from typing import TYPE_CHECKING, Any
+import weakref
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -25,12 +26,15 @@ if TYPE_CHECKING:
 LEGACY_STREAM = 1  # CU_STREAM_LEGACY: what producers order their work before unless they are told a stream
 
 _OUT_OF_MEMORY = 2
+_NOT_READY = 600
+_DISABLE_TIMING = 2  # CU_EVENT_DISABLE_TIMING
 _CONTEXT_OF_POINTER = 1  # CU_POINTER_ATTRIBUTE_CONTEXT
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 _NAMES = (
     "cuInit", "cuGetErrorName", "cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2",
     "cuThreadExchangeStreamCaptureMode", "cuPointerGetAttribute", "cuStreamSynchronize", "cuMemAlloc_v2",
-    "cuMemFree_v2", "cuMemcpyDtoH_v2",
+    "cuMemFree_v2", "cuMemcpyDtoH_v2", "cuStreamGetCtx", "cuStreamWaitEvent", "cuEventCreate", "cuEventRecord",
+    "cuEventQuery", "cuEventSynchronize", "cuEventDestroy_v2",
 )  # fmt: skip
 
 _new_capsule = ctypes.pythonapi.PyCapsule_New
@@ -96,10 +100,84 @@ def wait_for_producer(address: int, device_id: int) -> None:
         _call("cuStreamSynchronize", ctypes.c_void_p(LEGACY_STREAM))
 
 
+class Event:
+    """The end of one run that returned early. Made by `Method.execute(..., return_early=True)`.
+
+    Until then tandem keeps the run's inputs and outputs, whoever else drops them. Thread rule: everything here may be
+    called from any thread, also when the method is gone. Errors: DeviceError (the run failed on the device),
+    DeviceLostError (after a fork).
+    """
+
+    def __init__(self, stream: int, device_id: int) -> None:
+        self._process = os.getpid()
+        self._kept: object = None  # inputs and outputs
+        self._stream = ctypes.c_void_p(stream)
+        self._context = _primary_context(device_id)
+        event, context = ctypes.c_void_p(), ctypes.c_void_p()
+        with _current(self._context):
+            _call("cuStreamGetCtx", self._stream, ctypes.byref(context))
+        self._context = context
+        with _current(self._context):
+            _call("cuEventCreate", ctypes.byref(event), _DISABLE_TIMING)
+        self._event = event
+        weakref.finalize(self, _destroy_event, event, self._process).atexit = False
+
+    @property
+    def handle(self) -> int:
+        """The CUevent, for other libraries; valid as long as this is there."""
+        return self._event.value or 0
+
+    def wait(self) -> None:
+        """Returns when the run is over and its outputs are written. Blocks without the interpreter lock."""
+        self._refuse_child()
+        with _current(self._context):
+            _call("cuEventSynchronize", self._event)
+        self._kept = None
+
+    def query(self) -> bool:
+        """True when the run is over. Never blocks."""
+        self._refuse_child()
+        with _current(self._context):
+            if _driver()["cuEventQuery"](self._event) == _NOT_READY:
+                return False
+            _call("cuEventQuery", self._event)
+        self._kept = None
+        return True
+
+    def record(self, kept: object) -> None:
+        """Stands for the end of what its stream has to do already; `kept` lives until then."""
+        self._kept = kept
+        with _current(self._context):
+            try:
+                _call("cuEventRecord", self._event, self._stream)
+            except errors.Error:
+                _call("cuStreamSynchronize", self._stream)
+                raise
+
+    def order_before(self, stream: int | None, context: ctypes.c_void_p) -> None:
+        """What `stream` (None: the legacy one of `context`) is given from now on comes after the run."""
+        self._refuse_child()
+        with _current(context):
+            _call("cuStreamWaitEvent", ctypes.c_void_p(stream or LEGACY_STREAM), self._event, 0)
+
+    def _refuse_child(self) -> None:
+        if self._process != os.getpid():
+            raise errors.DeviceLostError("the run was begun before this process was forked: run anew here")
+
+    def __repr__(self) -> str:
+        return f"<tandem.Event {self.handle:#x}>"
+
+
+def _destroy_event(event: ctypes.c_void_p, process: int) -> None:
+    if process == os.getpid():
+        _driver()["cuEventDestroy_v2"](event)
+
+
 class DeviceArray:
     """An output in a CUDA device's memory, contiguous; `torch.from_dlpack` and CuPy's take it without a copy.
 
-    The memory is freed when this and every tensor that was made of it is gone.
+    The memory is freed when this and every tensor that was made of it is gone. `ready` is the end of the run that
+    writes it, where that returned early.
     """
 
     def __init__(
@@ -120,9 +198,12 @@ class DeviceArray:
         if not memory:
             raise MemoryError("no memory to hold a device's memory")
         self._memory = ffi.gc(memory, lib.tandem_dlpack_drop)
+        self.ready: Event | None = None
 
     def numpy(self) -> npt.NDArray[Any]:
-        """A copy in host memory."""
+        """A copy in host memory, of what is there when the run is over."""
+        if self.ready is not None:
+            self.ready.wait()
         array = np.empty(self.shape, self.dtype)
         if self.nbytes:
             with _current(self._context):
@@ -131,9 +212,11 @@ class DeviceArray:
         return array
 
     def __dlpack__(self, **request: object) -> object:
-        """The run is over when its outputs are returned, so every stream may use it at once."""
+        """A run that returned early is waited for by the consumer's stream; others are over."""
         if request.get("copy"):
             raise BufferError("a tandem.DeviceArray is handed over without a copy: copy what comes of it")
+        if self.ready is not None and request.get("stream") != -1:
+            self.ready.order_before(cast("int | None", request.get("stream")), self._context)
         code, bits = self._dlpack_type
         shape = ffi.new("int64_t[]", self.shape)
         managed = lib.tandem_dlpack_export(self._memory, self.device_id, code, bits, len(self.shape), shape)

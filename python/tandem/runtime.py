@@ -17,12 +17,13 @@ freed there. Sub-interpreters and builds without the interpreter lock are not su
 
 from __future__ import annotations
 
+import collections
 import enum
 import functools
 import os
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NoReturn, TypeVar, Union
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NoReturn, TypeVar, Union, overload
 
 import numpy as np
 
@@ -180,7 +181,10 @@ class Method(_Owner):
     """A loaded method: one load of each of its delegates' engines. Made by `Program.load_method`."""
 
     def __init__(self, pointer: ffi.CData, keep: object, name: str, io: _Io) -> None:
-        super().__init__(pointer, lib.tandem_method_destroy, keep, f'method "{name}"')
+        # Runs that returned early, guarded by _lock. C waits for them before it frees the method, and what they use is
+        # kept until then.
+        self._flights: collections.deque[_cuda.Event] = collections.deque()
+        super().__init__(pointer, lib.tandem_method_destroy, (keep, self._flights), f'method "{name}"')
         self._metadata = io.describe(name)
         self._lock = threading.RLock()  # over binding, running and reading, since all use the structs below
         # Guarded by _lock.
@@ -204,6 +208,7 @@ class Method(_Owner):
         self._run.inputs, self._run.input_count = self._input_tensors, io.input_count
         self._run.outputs, self._run.output_count = self._output_tensors, io.output_count
 
+    @overload
     def execute(
         self,
         inputs: Sequence[Any] = (),
@@ -211,7 +216,29 @@ class Method(_Owner):
         out: Sequence[Any] | None = None,
         device: Literal["cpu", "cuda"] = "cpu",
         stream: Any = None,
-    ) -> list[Any]:
+        return_early: Literal[False] = False,
+    ) -> list[Any]: ...
+
+    @overload
+    def execute(
+        self,
+        inputs: Sequence[Any] = (),
+        *,
+        out: Sequence[Any] | None = None,
+        device: Literal["cpu", "cuda"] = "cpu",
+        stream: Any,
+        return_early: Literal[True],
+    ) -> tuple[list[Any], _cuda.Event]: ...
+
+    def execute(
+        self,
+        inputs: Sequence[Any] = (),
+        *,
+        out: Sequence[Any] | None = None,
+        device: Literal["cpu", "cuda"] = "cpu",
+        stream: Any = None,
+        return_early: bool = False,
+    ) -> list[Any] | tuple[list[Any], _cuda.Event]:
         """Runs the method: the outputs, as fresh NumPy arrays.
 
         `inputs`: an array or anything with `__dlpack__` for each input that is a tensor; a Python number will do for
@@ -224,6 +251,10 @@ class Method(_Owner):
         CUDA stream to run on (a handle, or a stream of torch or CuPy), after what it has to do already; without one
         the run waits for the default stream, where other libraries order their tensors' work. Either way the run is
         over when this returns.
+        `return_early`: return when the run is queued on `stream`, which must be given, with its outputs and the `Event`
+        that tells when they are written. Inputs must not change until then; each is kept until then, and so is the
+        method's engine. Outputs of dynamic shape need `out`. What the stream is given later comes after the run. Only
+        tensors on the device let it return at once: host memory is copied, which CUDA waits for.
         Blocks for the run, without the interpreter lock, and while another thread runs this method.
         Errors: InvalidArgumentError (the tensor is named), InvalidStateError (closed), DeviceLostError (after a
         fork), and what the engine's run failed with. An error leaves the method usable.
@@ -244,7 +275,7 @@ class Method(_Owner):
             self._refuse_reentry()
             self._running = True
             try:
-                return self._execute_locked(inputs, out, device, stream)
+                return self._execute_locked(inputs, out, device, stream, return_early)
             finally:
                 self._running = False
 
@@ -252,11 +283,19 @@ class Method(_Owner):
         if self._running:  # on this thread: a log function that runs the method whose line it got
             raise errors.InvalidStateError(f"{self._what} is being run by this thread: its log function may not")
 
-    def _execute_locked(self, inputs: Sequence[Any], out: Sequence[Any], device: str, stream: Any) -> list[Any]:
+    def _execute_locked(
+        self, inputs: Sequence[Any], out: Sequence[Any], device: str, stream: Any, return_early: bool
+    ) -> list[Any] | tuple[list[Any], _cuda.Event]:
         keep: list[object] = []
         handle = self._handle or self._use()
-        if self._on_cuda or stream is not None or device != "cpu":
+        event = None
+        while self._flights and self._flights[0].query():
+            self._flights.popleft()
+        if self._on_cuda or stream is not None or device != "cpu" or return_early:
             arrays = self._bind_on_device(inputs, out, device, stream, keep)
+            if return_early:
+                event = self._prepare_early(arrays, stream)
+            self._run.return_early = return_early
         else:
             for slot, value in zip(self._inputs, inputs, strict=False):
                 slot.bind(value, keep)
@@ -264,8 +303,16 @@ class Method(_Owner):
         status = lib.tandem_method_run(handle, self._run, self._error)
         if status:
             errors.check(status, self._error)
+        if event is not None:
+            kept = [each._memory if isinstance(each, _cuda.DeviceArray) else each for each in arrays]
+            self._flights.append(event)
+            event.record((keep, kept))
+            for each in arrays:
+                if isinstance(each, _cuda.DeviceArray):
+                    each.ready = event
         results = zip(self._outputs, arrays, out, strict=False)
-        return [slot.take(array, target) for slot, array, target in results]
+        outputs = [slot.take(array, target) for slot, array, target in results]
+        return outputs if event is None else (outputs, event)
 
     def _bind_on_device(
         self, inputs: Sequence[Any], out: Sequence[Any], device: str, stream: Any, keep: list[object]
@@ -274,7 +321,7 @@ class Method(_Owner):
             raise errors.InvalidArgumentError(f'device is {device!r}: expected "cpu" or "cuda"')
         if not self._on_cuda:
             reason = "is not one engine on a CUDA device alone, and copies through host memory"
-            raise errors.UnsupportedError(f"{self._what} {reason}: leave out stream and device")
+            raise errors.UnsupportedError(f"{self._what} {reason}: leave out stream, device and return_early")
         handle = None if stream is None else tensors.handle_of_stream(stream)
         self._run.stream = ffi.cast("void *", handle or 0)
         for slot, value in zip(self._inputs, inputs, strict=True):
@@ -286,6 +333,18 @@ class Method(_Owner):
                 if isinstance(each, tensors.OnDevice):
                     _cuda.wait_for_producer(each.address, each.device_id)
         return arrays
+
+    def _prepare_early(self, arrays: list[Any], stream: Any) -> _cuda.Event:
+        if stream is None:
+            raise errors.InvalidArgumentError("return_early needs stream: the CUDA stream that the run is queued on")
+        for slot, array in zip(self._outputs, arrays, strict=True):
+            if array is None:
+                raise errors.InvalidArgumentError(
+                    f"{slot.what} has a dynamic shape: give memory for it in out, or leave out return_early"
+                )
+        device_id = self._outputs[0].device_id
+        assert device_id is not None  # of a method on a CUDA device
+        return _cuda.Event(tensors.handle_of_stream(stream), device_id)
 
     def __call__(self, *inputs: Any) -> list[Any]:
         """`method(x, y)` is `method.execute([x, y])`."""

@@ -4,12 +4,15 @@ The driver and TensorRT are the stand-ins of tests/standin: what is tested is wh
 them. Without a GPU nothing here tells of speed.
 """
 
+import contextlib
 import ctypes
 import gc
 import os
 import pathlib
 import subprocess
 import sys
+import threading
+import weakref
 
 import fresh
 import host
@@ -78,6 +81,16 @@ def free_memory():
     return free.value
 
 
+def make_stream():
+    from tandem import _cuda
+
+    stream = ctypes.c_void_p()
+    with _cuda._current(_cuda._primary_context(0)):
+        create = ctypes.CDLL(os.environ["TANDEM_CUDA_LIBRARY"]).cuStreamCreate
+        assert create(ctypes.byref(stream), 1) == 0
+    return stream
+
+
 @on_device
 def test_device_and_host_tensors_give_the_same(program):
     method = load(program)
@@ -107,31 +120,31 @@ def test_a_device_tensor_is_bound_where_it_lies(program):
         assert int(ffi.cast("uintptr_t", tensors[0].data)) == array.memory.address
 
 
-class Watched:
-    """The driver's cuStreamSynchronize as tandem's Python half calls it, noted."""
+class Noted:
+    """A function of the driver as tandem's Python half calls it, its arguments noted."""
 
-    def __init__(self):
+    def __init__(self, name):
         from tandem import _cuda
 
-        self.waits = []
+        self.arguments = []
         driver = _cuda._driver()
-        real = driver["cuStreamSynchronize"]
-        driver["cuStreamSynchronize"] = lambda stream: self.waits.append(stream.value) or real(stream)
+        real = driver[name]
+
+        def call(*arguments):
+            self.arguments.append(tuple(getattr(each, "value", each) for each in arguments))
+            return real(*arguments)
+
+        driver[name] = call
 
 
 @on_device
 def test_work_is_ordered_by_the_stream_that_is_given(program):
     """Without a stream the producer orders its work before the legacy one, which is waited for. It must be asked to:
     torch orders nothing when `stream` is left out, and on an H200 19 of 20 runs then read old numbers."""
-    from tandem import _cuda
-
-    method, given, watched = load(program), CudaArray(values()), Watched()
+    method, given, waits = load(program), CudaArray(values()), Noted("cuStreamSynchronize")
     (wanted,) = method.execute([given])
-    assert given.asked == [1] and watched.waits == [1]
-    stream = ctypes.c_void_p()
-    with _cuda._current(_cuda._primary_context(0)):
-        create = ctypes.CDLL(os.environ["TANDEM_CUDA_LIBRARY"]).cuStreamCreate
-        assert create(ctypes.byref(stream), 1) == 0
+    assert given.asked == [1] and waits.arguments == [(1,)]
+    stream = make_stream()
 
     class OfTorch:
         cuda_stream = stream.value
@@ -147,11 +160,11 @@ def test_work_is_ordered_by_the_stream_that_is_given(program):
     for each in (stream.value, OfTorch(), OfCupy(), Standard()):
         host.same([method.execute([given], out=[room], stream=each)[0].memory.numpy()], [wanted])
         assert given.asked.pop() == stream.value == room.asked.pop()
-    assert watched.waits == [1]
+    assert waits.arguments == [(1,)]
     method.execute([given], stream=0)
     assert given.asked.pop() == 1
     host.same(method.execute([given]), [wanted])
-    assert given.asked.pop() == 1 and watched.waits == [1, 1]
+    assert given.asked.pop() == 1 and waits.arguments == [(1,), (1,)]
     with pytest.raises(TypeError, match="stream"):
         method.execute([given], stream="main")
 
@@ -214,6 +227,129 @@ def take(capsule):
 
 
 USED = b"used_dltensor"
+
+
+@contextlib.contextmanager
+def held_kernels():
+    """Kernels stop before they run: what was queued is in flight until the end of the block."""
+    control = ctypes.CDLL(os.environ["TANDEM_CUDA_LIBRARY"])
+    control.standin_cuda_hold(1)
+    try:
+        yield
+    finally:
+        control.standin_cuda_hold(0)
+
+
+@on_device
+def test_a_run_that_returns_early_tells_when_its_outputs_are_written(program):
+    import tandem
+
+    method, given, stream = load(program), CudaArray(values()), make_stream()
+    (wanted,) = method.execute([values()])
+    room = CudaArray(np.zeros((2, 4), np.float32))
+    with held_kernels():
+        outputs, done = method.execute([given], out=[room], stream=stream.value, return_early=True)
+        assert outputs[0] is room and isinstance(done, tandem.Event) and done.handle
+        assert not done.query() and not room.memory.numpy().any()
+        left, last = method.execute([given], device="cuda", stream=stream.value, return_early=True)
+        assert done.handle != last.handle and not last.query()
+    done.wait()
+    assert done.query()
+    host.same([room.memory.numpy()], [wanted])
+    host.same([left[0].numpy()], [wanted])  # waits for its own run
+    assert last.query()
+    inside, done = method.execute([values()], stream=stream.value, return_early=True)
+    done.wait()
+    host.same(inside, [wanted])
+    host.same(method.execute([given]), [wanted])
+    assert not method._flights
+
+
+@on_device
+def test_what_a_run_in_flight_uses_stays_whoever_drops_it(program):
+    from tandem import _cuda
+
+    method, stream = load(program), make_stream()
+    given, room = CudaArray(values()), CudaArray(np.zeros((2, 4), np.float32))
+    (wanted,) = method.execute([values()])
+    gc.collect()
+    before = free_memory()
+    with held_kernels():
+        inputs = [CudaArray(values())]
+        outputs, done = method.execute(inputs, device="cuda", stream=stream.value, return_early=True)
+        del inputs, outputs
+        _, last = method.execute([given], out=[room], stream=stream.value, return_early=True)
+        gc.collect()
+        assert free_memory() < before
+        gone = weakref.ref(method)
+        closing = threading.Thread(target=method.close)
+        closing.start()
+        del method
+    closing.join(20)
+    assert not closing.is_alive()
+    del closing
+    gc.collect()
+    assert gone() is None
+    assert done.query() and last.query()  # after the method
+    host.same([room.memory.numpy()], [wanted])
+    library = ctypes.CDLL(os.environ["TANDEM_CUDA_LIBRARY"])
+    assert library.standin_cuda_violations() == 0
+    del given, room, done, last
+    gc.collect()
+    assert free_memory() >= before
+    again = load(program)
+    for _ in range(50):  # events that nobody waits for do not pile up
+        again.execute([values()], stream=stream.value, return_early=True)
+        with _cuda._current(_cuda._primary_context(0)):
+            _cuda._call("cuStreamSynchronize", stream)
+    assert len(again._flights) == 1
+
+
+@on_device
+def test_an_output_that_is_not_written_yet_makes_its_consumers_stream_wait(program):
+    method, streams = load(program), [make_stream(), make_stream()]
+    method.execute([values()])
+    with held_kernels():
+        (left,), done = method.execute([values()], device="cuda", stream=streams[0].value, return_early=True)
+        waits = Noted("cuStreamWaitEvent")
+        capsule = left.__dlpack__(stream=streams[1].value)
+        assert waits.arguments == [(streams[1].value, done.handle, 0)]
+        left.__dlpack__(stream=-1)
+        assert len(waits.arguments) == 1
+        left.__dlpack__(stream=None)
+        assert waits.arguments[1][0] == 1
+    done.wait()
+    del capsule
+
+
+@on_device
+def test_an_early_return_that_cannot_be_is_refused(program, data):
+    import tandem
+
+    method, stream = load(program), make_stream()
+    (wanted,) = method.execute([values()])
+    with pytest.raises(tandem.InvalidArgumentError, match="needs stream"):
+        method.execute([values()], return_early=True)
+    kernels = tandem.Runtime.get().load_program(data / "pte/portable_mlp.pte").load_method("forward")
+    with pytest.raises(tandem.UnsupportedError, match="leave out .*return_early"):
+        kernels.execute([np.load(data / "pte/portable_mlp.forward.0.in0.npy")], stream=1, return_early=True)
+    library = ctypes.CDLL(os.environ["TANDEM_CUDA_LIBRARY"])
+    for function, nth in (("cuEventCreate", 1), ("cuEventRecord", 1), ("cuEventRecord", 2)):
+        library.standin_cuda_fail_at(function.encode(), nth, 999)
+        with pytest.raises(tandem.DeviceError):
+            method.execute([values()], stream=stream.value, return_early=True)
+        library.standin_cuda_fail_at(None, 0, 0)
+        host.same(method.execute([values()]), [wanted])
+    outputs, done = method.execute([values()], stream=stream.value, return_early=True)
+    done.wait()
+    host.same(outputs, [wanted])
+
+    def child():
+        for act in (done.wait, done.query):
+            with pytest.raises(tandem.DeviceLostError, match="forked"):
+                act()
+
+    assert fresh.fork_inside(child) is True
 
 
 @on_device
