@@ -3,39 +3,38 @@
 That runtime asks for an allocator before it loads delegates. Its wheel has none: the plug-in brings it.
 """
 
+import ctypes
 import os
 import pathlib
-import subprocess
 import sys
 
 import pytest
 
+pytest.importorskip("torch")
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("TANDEM_BUILD", ROOT / "build/release"))
 DRIVER = BUILD / "tests/standin/cuda/libcuda.so.1"
 
-# The demo's backend is registered by other tests only, so a load ends at the delegate, after memory was planned.
-LOAD = """
-import ctypes, sys
-if sys.argv[2]:
-    ctypes.CDLL(sys.argv[2])
-from executorch.runtime import Runtime
-try:
-    Runtime.get().load_program(sys.argv[1]).load_method("forward")
-except RuntimeError as problem:
-    print(problem)
-"""
+sys.path.insert(0, str(ROOT / "tests/python"))
+import executorch.exir._warnings  # noqa: E402, F401  most of what executorch.runtime imports, and none of its libraries
+import fresh  # noqa: E402
+
+
+def load_program(plug_in):
+    """The demo's backend is registered by other tests only: a load ends at the delegate, after memory was planned."""
+    if plug_in:
+        ctypes.CDLL(plug_in)
+    from executorch.runtime import Runtime
+
+    with pytest.raises(RuntimeError) as problem:
+        Runtime.get().load_program(ROOT / "tests/data/demo_device.pte").load_method("forward")
+    return str(problem.value)
 
 
 def load(plug_in, driver):
     """What the stock runtime says of a program whose memory is on cuda:0, and what went to stderr."""
-    pytest.importorskip("torch")
-    done = subprocess.run(
-        [sys.executable, "-c", LOAD, ROOT / "tests/data/demo_device.pte", plug_in], capture_output=True, text=True,
-        timeout=240, env={**os.environ, "TANDEM_CUDA_LIBRARY": str(driver)},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout, done.stderr
+    done = fresh.run(load_program, str(plug_in), timeout=240, environment={"TANDEM_CUDA_LIBRARY": driver})
+    return done.good() + done.output, done.errors
 
 
 def test_without_the_plug_in_there_is_no_memory_to_plan():
