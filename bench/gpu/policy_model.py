@@ -3,8 +3,12 @@
 Vision encoder, language layers and action expert with its flow-matching steps have the sizes of LeRobot's
 lerobot/smolvla_base (over SmolVLM2-500M) and compute what it computes; the weights are random, drawn from a seed. One
 call is one observation: three cameras, 48 tokens, a state, and the noise that becomes a chunk of 50 actions. All
-shapes are fixed and all steps unrolled, so that torch.export and AOTInductor take it as it is; attention is written
-out, since ExecuTorch's shims have no fused one.
+shapes are fixed and all steps unrolled, so that torch.export and AOTInductor take it as it is. ExecuTorch's shims have
+neither a fused attention nor a convolution: attention is written out, patches are cut and multiplied.
+
+The time to compile follows the number of operations, which ten steps of sixteen layers multiply. So what no step
+changes is computed before the steps (masks, angles, the keys and values that odd expert layers make of the language
+layers'), and projections of one input are one matrix.
 
 SmolVLA's 450 M parameters count a head for words (47 M) that its policy never uses; it is left out here, as are the
 parts of the last language layer beyond its keys and values. 394 M parameters remain.
@@ -56,26 +60,30 @@ SMALL = Shape(
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Of (batch, heads, rows, head) each; scores in float32; where the mask is false nothing is seen."""
-    groups = query.shape[1] // key.shape[1]
-    if groups > 1:
-        key, value = (each[:, :, None].expand(-1, -1, groups, -1, -1).flatten(1, 2) for each in (key, value))
-    scores = (query.float() @ key.float().transpose(2, 3)) * query.shape[-1] ** -0.5
+    """Of (batch, heads, rows, head) each, keys and values with fewer heads; scores in float32; where the mask is false
+    nothing is seen."""
+    batch, heads, rows, head = query.shape
+    query = query.reshape(batch, key.shape[1], -1, head)  # heads that share keys are rows of one product
+    scores = (query.float() @ key.float().transpose(2, 3)) * head**-0.5
     if mask is not None:
-        scores = torch.where(mask[:, None], scores, torch.finfo(torch.float32).min)
-    return (scores.softmax(-1).to(value.dtype) @ value).transpose(1, 2).flatten(2)
+        scores = scores.view(batch, heads, rows, -1).where(mask[:, None], torch.finfo(torch.float32).min)
+    weights = scores.softmax(-1).to(value.dtype).view(batch, key.shape[1], -1, key.shape[2])
+    return (weights @ value).view(batch, heads, rows, head).transpose(1, 2).flatten(2)
 
 
 def split(x: Tensor, head: int) -> Tensor:
     return x.unflatten(2, (-1, head)).transpose(1, 2)
 
 
-def rotate(x: Tensor, positions: Tensor) -> Tensor:
-    """Rotary embedding of (batch, heads, rows, head) at the rows' positions, of wavelengths up to 10,000."""
-    half = x.shape[-1] // 2
-    angles = positions[..., None].float() / 10_000 ** (torch.arange(half, device=x.device) / half)
-    sin, cos = angles.sin()[:, None], angles.cos()[:, None]
-    first, second = x.float().split(half, dim=-1)
+def angles(positions: Tensor, head: int) -> tuple[Tensor, Tensor]:
+    """Of the rotary embedding of rows at the positions (1, rows): sines and cosines, wavelengths up to 10,000."""
+    half = head // 2
+    angle = positions[:, None, :, None].float() / 10_000 ** (torch.arange(half, device=positions.device) / half)
+    return angle.sin(), angle.cos()
+
+
+def rotate(x: Tensor, sin: Tensor, cos: Tensor) -> Tensor:
+    first, second = x.float().chunk(2, dim=-1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(x.dtype)
 
 
@@ -95,12 +103,11 @@ class VisionLayer(nn.Module):
         width = shape.vision_width
         self.head = width // shape.vision_heads
         self.norm1, self.norm2 = nn.LayerNorm(width, eps=1e-6), nn.LayerNorm(width, eps=1e-6)
-        self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
+        self.project, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.up, self.down = nn.Linear(width, shape.vision_hidden), nn.Linear(shape.vision_hidden, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.norm1(x)
-        x = x + self.out(attend(*(split(each(y), self.head) for each in (self.query, self.key, self.value))))
+        x = x + self.out(attend(*(split(each, self.head) for each in self.project(self.norm1(x)).chunk(3, dim=2))))
         return x + self.down(nn.functional.gelu(self.up(self.norm2(x)), approximate="tanh"))
 
 
@@ -110,41 +117,55 @@ class Vision(nn.Module):
     def __init__(self, shape: Shape):
         super().__init__()
         side = shape.image // shape.patch
-        self.shuffle = shape.shuffle
-        self.patches = nn.Conv2d(3, shape.vision_width, shape.patch, shape.patch)
+        self.patch, self.shuffle = shape.patch, shape.shuffle
+        self.patches = nn.Linear(3 * shape.patch**2, shape.vision_width)
         self.positions = nn.Parameter(torch.zeros(side * side, shape.vision_width))
         self.layers = nn.ModuleList(VisionLayer(shape) for _ in range(shape.vision_layers))
         self.norm = nn.LayerNorm(shape.vision_width, eps=1e-6)
         self.connect = nn.Linear(shape.vision_width * shape.shuffle**2, shape.width, bias=False)
 
     def forward(self, images: Tensor) -> Tensor:
-        x = self.patches(images).flatten(2).transpose(1, 2) + self.positions
+        side, patch = images.shape[2] // self.patch, self.patch
+        x = images.unflatten(3, (side, patch)).unflatten(2, (side, patch)).permute(0, 2, 4, 1, 3, 5)
+        x = self.patches(x.flatten(3).flatten(1, 2)) + self.positions
         for layer in self.layers:
             x = layer(x)
         x, by = self.norm(x), self.shuffle
-        side = math.isqrt(x.shape[1])
         x = x.unflatten(1, (side // by, by, side // by, by)).permute(0, 1, 3, 2, 4, 5)
         return self.connect(x.flatten(3).flatten(1, 2))
 
 
 class Layer(nn.Module):
-    """A language or expert layer, of which Policy calls the parts; `keys_from`: the width that keys are made from."""
+    """A language or expert layer, of which Policy calls the parts. `keys_from`: the width of what keys and values are
+    made of; None: of the layer's own input. The last language layer has no more than those."""
 
-    def __init__(self, shape: Shape, width: int, hidden: int, keys_from: int, whole: bool = True):
+    def __init__(self, shape: Shape, width: int, hidden: int, keys_from: int | None = None, whole: bool = True):
         super().__init__()
         own, keys = shape.heads * shape.head, shape.key_heads * shape.head
+        self.heads = (shape.heads if whole else 0, shape.key_heads, shape.key_heads)
         self.norm1 = Norm(width)
-        self.key, self.value = (nn.Linear(keys_from, keys, bias=False) for _ in range(2))
+        if keys_from:
+            self.project = nn.Linear(width, own, bias=False)
+            self.key, self.value = (nn.Linear(keys_from, keys, bias=False) for _ in range(2))
+        else:
+            self.project = nn.Linear(width, own * whole + 2 * keys, bias=False)
         if whole:
-            self.query, self.out = nn.Linear(width, own, bias=False), nn.Linear(own, width, bias=False)
+            self.out = nn.Linear(own, width, bias=False)
             self.norm2 = Norm(width)
-            self.gate, self.up = (nn.Linear(width, hidden, bias=False) for _ in range(2))
-            self.down = nn.Linear(hidden, width, bias=False)
+            self.widen, self.down = nn.Linear(width, 2 * hidden, bias=False), nn.Linear(hidden, width, bias=False)
+
+    def start(self, x: Tensor, sin: Tensor, cos: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries and keys, rotated, and values, of the layer's input."""
+        parts = split(self.project(self.norm1(x)), 2 * sin.shape[-1])
+        query_heads, key_heads, value_heads = self.heads
+        parts, value = parts.split((query_heads + key_heads, value_heads), dim=1)
+        query, key = rotate(parts, sin, cos).split((query_heads, key_heads), dim=1)
+        return query, key, value
 
     def finish(self, x: Tensor, attended: Tensor) -> Tensor:
         x = x + self.out(attended)
-        y = self.norm2(x)
-        return x + self.down(nn.functional.silu(self.gate(y)) * self.up(y))
+        gate, up = self.widen(self.norm2(x)).chunk(2, dim=2)
+        return x + self.down(nn.functional.silu(gate) * up)
 
 
 class Policy(nn.Module):
@@ -160,19 +181,19 @@ class Policy(nn.Module):
         self.state = nn.Linear(shape.state, shape.width)
         keys, last = shape.key_heads * shape.head, shape.layers - 1
         self.language = nn.ModuleList(
-            Layer(shape, shape.width, shape.hidden, shape.width, whole=number != last) for number in range(shape.layers)
+            Layer(shape, shape.width, shape.hidden, whole=number != last) for number in range(shape.layers)
         )
         width = shape.expert_width
         self.expert = nn.ModuleList(
-            Layer(shape, width, shape.expert_hidden, keys if number % 2 else width) for number in range(shape.layers)
+            Layer(shape, width, shape.expert_hidden, keys if number % 2 else None) for number in range(shape.layers)
         )
         self.norm = Norm(width)
         self.actions_in, self.actions_out = nn.Linear(shape.actions, width), nn.Linear(width, shape.actions)
         self.time_in, self.time_out = nn.Linear(2 * width, width), nn.Linear(width, width)
         periods = 4e-3 * 1e3 ** torch.linspace(0, 1, width // 2, dtype=torch.float64)
         times = 1 - torch.arange(shape.steps, dtype=torch.float64) / shape.steps
-        angles = 2 * math.pi * times[:, None] / periods
-        self.register_buffer("times", torch.cat([angles.sin(), angles.cos()], dim=1).float())
+        turns = 2 * math.pi * times[:, None] / periods
+        self.register_buffer("times", torch.cat([turns.sin(), turns.cos()], dim=1).float())
 
     def forward(self, images: Tensor, tokens: Tensor, token_mask: Tensor, state: Tensor, noise: Tensor) -> Tensor:
         shape = self.shape
@@ -181,48 +202,45 @@ class Policy(nn.Module):
         one = torch.ones(1, 1, dtype=torch.bool, device=x.device)
         mask = torch.cat([one.expand(1, seen.shape[1]), token_mask, one], dim=1)
         cache = self.read(x, mask)
-        actions = noise
-        for step in range(shape.steps):
-            actions = actions - self.velocity(actions, self.times[step], mask, cache) / shape.steps
+        rows = torch.arange(noise.shape[1], device=x.device)
+        prefix = mask[:, None].expand(1, rows.shape[0], -1)
+        both = torch.cat([prefix, (rows[None] <= rows[:, None])[None]], dim=2)
+        after = angles(mask.sum(-1, keepdim=True) + rows, shape.head)
+        alone = angles(rows[None], shape.head)
+        actions, times = noise, self.times.to(noise.dtype)[:, None, None].expand(-1, 1, rows.shape[0], -1)
+        for time in times.unbind(0):
+            x = self.time_in(torch.cat([self.actions_in(actions), time], dim=2))
+            x = self.time_out(nn.functional.silu(x))
+            for number, (layer, (key, value)) in enumerate(zip(self.expert, cache, strict=True)):
+                if number % 2:
+                    query = rotate(split(layer.project(layer.norm1(x)), shape.head), *alone)
+                    x = layer.finish(x, attend(query, key, value, prefix))
+                else:
+                    query, own_key, own_value = layer.start(x, *after)
+                    key, value = torch.cat([key, own_key], dim=2), torch.cat([value, own_value], dim=2)
+                    x = layer.finish(x, attend(query, key, value, both))
+            actions = actions - self.actions_out(self.norm(x)) / shape.steps
         return actions
 
     def read(self, x: Tensor, mask: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Keys and values of each language layer. Images and words see one another, the state, last, sees all."""
+        """The keys and values of the language layers that expert layers see: even ones as they are, odd ones made
+        over. Images and words see one another, the state, last, sees all."""
         rows = torch.arange(x.shape[1], device=x.device)
         state = x.shape[1] - 1
         visible = mask[:, None] & mask[:, :, None] & ((rows[None] < state) | (rows[:, None] == state))
-        positions = (mask[:, None] & (rows[None] <= rows[:, None])).sum(-1) - 1
+        turns = angles((mask[:, None] & (rows[None] <= rows[:, None])).sum(-1) - 1, self.shape.head)
         cache = []
-        for layer in self.language:
-            y = layer.norm1(x)
-            key = rotate(split(layer.key(y), self.shape.head), positions)
-            cache.append((key, split(layer.value(y), self.shape.head)))
+        for number, (layer, expert) in enumerate(zip(self.language, self.expert, strict=True)):
+            query, key, value = layer.start(x, *turns)
             if layer is not self.language[-1]:
-                query = rotate(split(layer.query(y), self.shape.head), positions)
-                x = layer.finish(x, attend(query, *cache[-1], visible))
-        return cache
-
-    def velocity(self, actions: Tensor, time: Tensor, mask: Tensor, cache: list[tuple[Tensor, Tensor]]) -> Tensor:
-        head, chunk = self.shape.head, actions.shape[1]
-        x = self.actions_in(actions)
-        x = self.time_in(torch.cat([x, time.to(x.dtype).expand_as(x)], dim=2))
-        x = self.time_out(nn.functional.silu(x))
-        rows = torch.arange(chunk, device=x.device)
-        prefix = mask[:, None].expand(1, chunk, -1)
-        both = torch.cat([prefix, (rows[None] <= rows[:, None])[None]], dim=2)
-        after = mask.sum(-1, keepdim=True) + rows
-        for number, (layer, (key, value)) in enumerate(zip(self.expert, cache, strict=True)):
-            y = layer.norm1(x)
-            query = split(layer.query(y), head)
+                x = layer.finish(x, attend(query, key, value, visible))
             if number % 2:
-                key, value = (each.transpose(1, 2).flatten(2) for each in (key, value))
-                key, value = split(layer.key(key), head), split(layer.value(value), head)
-                x = layer.finish(x, attend(rotate(query, rows[None]), key, value, prefix))
-            else:
-                key = torch.cat([key, rotate(split(layer.key(y), head), after)], dim=2)
-                value = torch.cat([value, split(layer.value(y), head)], dim=2)
-                x = layer.finish(x, attend(rotate(query, after), key, value, both))
-        return self.actions_out(self.norm(x))
+                key, value = (
+                    split(make_over(each.transpose(1, 2).flatten(2)), self.shape.head)
+                    for make_over, each in ((expert.key, key), (expert.value, value))
+                )
+            cache.append((key, value))
+        return cache
 
 
 def make(device: str = "cpu", dtype: torch.dtype = torch.bfloat16, shape: Shape = Shape(), seed: int = 0):

@@ -1,9 +1,10 @@
 """The programs that run.sh measures, compiled on the machine that has the GPU.
 
-    models.py FOLDER transformer|policy|partitioner|conformance|eager [small] [cpu]
+    models.py FOLDER transformer|policy|policy_torch|partitioner|conformance|eager [small] [cpu]
 
 transformer   770 MiB of float16 weights, tandem's own payload      -> transformer.pte, engine.so, engine.blob
 policy        a policy of SmolVLA's shape (bench/gpu/policy_model.py) -> policy.pte
+policy_torch  the same with PyTorch's own kernels, so that it needs libtorch -> policy_torch.pte
 partitioner   the transformer through ExecuTorch's own CudaPartitioner -> partitioner.pte, .aoti_cuda_blob.ptd
 conformance   the models of the conformance suite                     -> plain, dynamic, stateful.payload
 eager         what PyTorch itself needs: modules that share parameters -> one JSON document on stdout
@@ -16,6 +17,7 @@ import pathlib
 import struct
 import sys
 import time
+from typing import Any
 
 import torch
 
@@ -74,19 +76,30 @@ SHIMS_ONLY = {
     "aot_inductor.embed_kernel_binary": True,
 }
 
+# For the policy, whose thousand products of matrices would each be timed with every operation that may follow: few
+# candidates a shape, and fusion by rule. A kernel may be slower than the best one; sharing does not depend on it.
+FEW_CHOICES = {"benchmark_epilogue_fusion": False, "prologue_fusion": False, "test_configs.max_mm_configs": 6}
+
 
 def weigh(model: torch.nn.Module) -> int:
     return sum(t.numel() * t.element_size() for t in [*model.parameters(), *model.buffers()])
 
 
-def write_program(folder: pathlib.Path, name: str, model: torch.nn.Module, args: tuple[torch.Tensor, ...]) -> None:
+def write_program(
+    folder: pathlib.Path,
+    name: str,
+    model: torch.nn.Module,
+    args: tuple[torch.Tensor, ...],
+    options: dict[str, Any] | None,
+) -> None:
+    """Of the options SHIMS_ONLY make a program that runs without torch, where its device is a GPU."""
     import export  # python/tandem/export.py alone: the package needs its native module
 
-    cuda = args[0].device.type == "cuda"
+    if args[0].device.type == "cpu":
+        options = None
     began = time.time()
     with torch.no_grad():
-        options = SHIMS_ONLY if cuda else None
-        export.to_program(model, args, folder / f"{name}.pte", torch_needed=not cuda, options=options)
+        export.to_program(model, args, folder / f"{name}.pte", torch_needed=not options, options=options)
     print(f"{name}: {weigh(model) / 2**20:.1f} MiB of weights, {time.time() - began:.0f} s to compile", flush=True)
 
 
@@ -168,13 +181,13 @@ def main() -> None:
     folder, what = pathlib.Path(sys.argv[1]), sys.argv[2]
     small, device = "small" in sys.argv[3:], "cpu" if "cpu" in sys.argv[3:] else "cuda"
     if what == "transformer":
-        write_program(folder, "transformer", *make_transformer(device, small))
+        write_program(folder, "transformer", *make_transformer(device, small), SHIMS_ONLY)
         split_payload(folder, "transformer")
-    elif what == "policy":
+    elif what in ("policy", "policy_torch"):
         import policy_model
 
         model, args = policy_model.make(device, shape=policy_model.SMALL if small else policy_model.Shape())
-        write_program(folder, "policy", model, args)
+        write_program(folder, what, model, args, {**SHIMS_ONLY, **FEW_CHOICES} if what == "policy" else None)
     elif what == "partitioner":
         partition(folder, small)
     elif what == "conformance":
@@ -182,7 +195,7 @@ def main() -> None:
     elif what == "eager":
         run_eager(small)
     else:
-        raise SystemExit(f"{what} is not one of transformer, policy, partitioner, conformance, eager")
+        raise SystemExit(f"{what} is not one of transformer, policy, policy_torch, partitioner, conformance, eager")
 
 
 if __name__ == "__main__":

@@ -9,10 +9,14 @@
 #   programs  the carried programs of ExecuTorch's CudaBackend with their expected outputs (also part of main)
 #   memcheck  the carried programs and a small transformer under compute-sanitizer
 #   two       two GPUs: the carried programs on the second one, loads of both
+#   all       all of it, the most needed parts first
+#
+# Where there are two GPUs, the second one compiles while the first one measures; where there is one, all measurements
+# wait for the compilers, since device memory is counted for the whole GPU.
 #
 # What prepare.sh gathered in build/carry-aoti is used. JSON lines, logs, tables and pictures go to $OUT
-# (build/gpu-aoti-results). Every part has its own bound in time, all together GPU_BENCH_SECONDS (470); a part that fails
-# does not stop the rest. GPU_BENCH_SMALL=1 makes everything small, to try the script.
+# (build/gpu-aoti-results). Every part has its own bound in time, all together GPU_BENCH_SECONDS (470, all: 560); a part that
+# fails does not stop the rest. GPU_BENCH_SMALL=1 makes everything small, to try the script.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../../.." || exit
 here=bench/gpu/aotinductor carry=$PWD/build/carry-aoti out=${OUT:-$PWD/build/gpu-aoti-results}
@@ -20,7 +24,9 @@ here=bench/gpu/aotinductor carry=$PWD/build/carry-aoti out=${OUT:-$PWD/build/gpu
 mkdir -p "$out/logs"
 work=${AOTI_WORK:-$(mktemp -d)} results=$out/results.jsonl
 : >"$results"
-small=${GPU_BENCH_SMALL:+small} budget=${GPU_BENCH_SECONDS:-470} failed=0
+small=${GPU_BENCH_SMALL:+small} failed=0
+[[ ${1:-} == all ]] && budget=560 || budget=470
+budget=${GPU_BENCH_SECONDS:-$budget}
 export PYTHONUNBUFFERED=1 TORCHINDUCTOR_CACHE_DIR=$work/cache
 command -v compute-sanitizer >/dev/null || PATH=$PATH:/usr/local/cuda/bin:/usr/local/cuda/compute-sanitizer
 
@@ -83,36 +89,71 @@ machine() {
 }
 
 # ---------------------------------------------------------------- parts
-compile() { # in the background, since compilers mostly wait for one processor each
+declare -A compilers=()
+gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')
+compiling_gpu=()
+((gpus > 1)) && compiling_gpu=(env CUDA_VISIBLE_DEVICES=1)
+
+# launch SECONDS NAME...: compilers in the background, since they mostly wait for one processor each
+launch() {
   local seconds=$1 name
   shift
-  local -A running=()
   for name; do
+    mkdir -p "$work/small"
     (
-      LD_LIBRARY_PATH=$libraries timeout -k 5 "$seconds" python3 $here/models.py "$work" "$name" $small \
-        >"$out/logs/compile_$name.out" 2>"$out/logs/compile_$name.err"
-      echo $? >"$work/$name.rc"
+      folder=$work mode=$small what=$name
+      [[ $name == small ]] && folder=$work/small mode=small what=transformer
+      LD_LIBRARY_PATH=$libraries timeout -k 5 "$seconds" "${compiling_gpu[@]}" python3 $here/models.py "$folder" "$what" \
+        $mode >"$out/logs/compile_$name.out" 2>"$out/logs/compile_$name.err"
     ) &
-    running[$name]=$!
-  done
-  wait "${running[@]}"
-  for name; do
-    if [[ $(<"$work/$name.rc") == 0 ]]; then
-      grep "^$name:" "$out/logs/compile_$name.out"
-    else
-      failed=$((failed + 1))
-      printf '{"part":"compile_%s","good":false,"status":%d}\n' "$name" "$(<"$work/$name.rc")" >>"$results"
-      echo "compile_$name: status $(<"$work/$name.rc"): $(tail -n 4 "$out/logs/compile_$name.err" | tr '\n' ' ' | tail -c 700)"
-    fi
+    compilers[$name]=$!
   done
 }
 
-measure() { # measure NAME FILES...: the program's memory and speed
+running() { [[ -n ${compilers[$1]:-} ]] && kill -0 "${compilers[$1]}" 2>/dev/null; }
+
+# await NAME...: until their compilers are done; says once how they ended
+await() {
+  local name rc
+  for name; do
+    [[ -n ${compilers[$name]:-} ]] || continue
+    rc=0
+    wait "${compilers[$name]}" || rc=$?
+    compilers[$name]=
+    if ((rc == 0)); then
+      echo "compile_$name: $(tail -n 1 "$out/logs/compile_$name.out"), there after $SECONDS s"
+      continue
+    fi
+    failed=$((failed + 1))
+    printf '{"part":"compile_%s","good":false,"status":%d}\n' "$name" "$rc" >>"$results"
+    echo "compile_$name: status $rc at $SECONDS s: $(tail -n 4 "$out/logs/compile_$name.err" | tr '\n' ' ' | tail -c 700)"
+  done
+}
+
+await_on_one_gpu() { ((gpus > 1)) || await "${!compilers[@]}"; }
+
+measure() { # measure NAME ENVIRONMENT FILES...: the program's memory and speed
   local name=$1
-  shift
+  local -n environment=$2
+  shift 2
+  await "$name"
   [[ -e $1 ]] || return
-  part "${name}_memory" 90 "${shims_env[@]}" "$AOTI_BENCH" memory "$@"
-  part "${name}_speed" 60 "${shims_env[@]}" "$AOTI_BENCH" speed "$@" ${small:+rounds=3 runs=3}
+  part "${name}_memory" 90 "${environment[@]}" "$AOTI_BENCH" memory "$@"
+  part "${name}_speed" 60 "${environment[@]}" "$AOTI_BENCH" speed "$@" ${small:+rounds=3 runs=3}
+}
+
+measured=" "
+measure_policies() { # measure_policies [wait]: those that are compiled by now, each once
+  local name
+  for name in policy policy_torch; do
+    [[ $measured == *" $name "* ]] && continue
+    [[ ${1:-} != wait ]] && running "$name" && continue
+    measured+="$name "
+    case $name in
+    policy) measure policy shims_env "$work/policy.pte" ;;
+    policy_torch) measure policy_torch torch_env "$work/policy_torch.pte" graph=0 ;;
+    esac
+  done
 }
 
 run_programs() {
@@ -133,49 +174,68 @@ run_peers() {
   part peers_eager 60 python3 $here/models.py "$work" eager $small
 }
 
-run_main() {
+run_conformance() {
+  local counts
+  await conformance
+  [[ -e $work/stateful.payload ]] || return
+  part conformance 120 "${shims_env[@]}" "$carry/bin/aoti_conformance" "$work" "${cudart:-libcudart.so.13}" \
+    "$shims/libextension_cuda.so" "$shims/libaoti_cuda_shims.so"
+  counts=$(awk '/\[  PASSED  \]/ { passed += $4 } / FAILED TEST\(S\)/ { failed += $1 }
+    END { printf "%d passed, %d failed", passed, failed }' "$out/logs/conformance.out" "$out/logs/conformance.err")
+  echo "conformance: $counts"
+  printf '{"part":"conformance","tests":"%s"}\n' "$counts" >>"$results"
+}
+
+# What main and all begin with. The policies compile longest, so they are launched first and measured when they are there.
+begin_main() {
+  launch 330 policy policy_torch
+  launch 240 transformer partitioner conformance
   run_programs
-  compile 240 transformer policy partitioner conformance
-  if [[ -e $work/stateful.payload ]]; then
-    part conformance 120 "${shims_env[@]}" "$carry/bin/aoti_conformance" "$work" "${cudart:-libcudart.so.13}" \
-      "$shims/libextension_cuda.so" "$shims/libaoti_cuda_shims.so"
-    counts=$(awk '/\[  PASSED  \]/ { passed += $4 } / FAILED TEST\(S\)/ { failed += $1 }
-      END { printf "%d passed, %d failed", passed, failed }' "$out/logs/conformance.out" "$out/logs/conformance.err")
-    echo "conformance: $counts"
-    printf '{"part":"conformance","tests":"%s"}\n' "$counts" >>"$results"
+  await_on_one_gpu
+  measure transformer shims_env "$work/transformer.pte"
+  measure_policies
+  if [[ -e $work/transformer.pte ]]; then
+    part storm 90 "${shims_env[@]}" "$AOTI_BENCH" storm "$work/transformer.pte" ${small:+cycles=20 builds=3}
+    part race 60 "${shims_env[@]}" "$AOTI_BENCH" race "$work/transformer.pte"
   fi
-  measure transformer "$work/transformer.pte"
-  measure partitioner "$work/partitioner.pte" "$work/partitioner.aoti_cuda_blob.ptd"
-  measure policy "$work/policy.pte"
+  measure_policies
+  measure partitioner shims_env "$work/partitioner.pte" "$work/partitioner.aoti_cuda_blob.ptd"
+  measure_policies
+}
+
+end_main() {
+  measure_policies wait
   run_peers
-  [[ -e $work/transformer.pte ]] || return
-  part storm 90 "${shims_env[@]}" "$AOTI_BENCH" storm "$work/transformer.pte" ${small:+cycles=20 builds=3}
-  part race 60 "${shims_env[@]}" "$AOTI_BENCH" race "$work/transformer.pte"
-  part transformer_torch_memory 60 "${torch_env[@]}" "$AOTI_BENCH" memory "$work/transformer.pte" graph=0
+  run_conformance
+  [[ -e $work/transformer.pte ]] &&
+    part transformer_torch_memory 60 "${torch_env[@]}" "$AOTI_BENCH" memory "$work/transformer.pte" graph=0
 }
 
 run_memcheck() {
   local name summary
   command -v compute-sanitizer >/dev/null || { echo "memcheck: no compute-sanitizer here"; failed=$((failed + 1)); return; }
-  small=small compile 240 transformer
-  local -A programs=([transformer]="$work/transformer.pte")
+  [[ -v compilers[small] ]] || launch 240 small
+  local -A programs=([transformer]="$work/small/transformer.pte")
   for name in "$carry"/programs/*.pte; do
     [[ -e $name ]] && programs[$(basename "$name" .pte)]="$name ${name%.pte}.aoti_cuda_blob.ptd"
   done
+  await small
   for name in "${!programs[@]}"; do
     [[ -e ${programs[$name]%% *} ]] || continue
     for kind in memory speed; do
-      part "memcheck_${name}_$kind" 120 "${shims_env[@]}" compute-sanitizer --tool memcheck --error-exitcode 9 \
+      part "memcheck_${name}_$kind" 60 "${shims_env[@]}" compute-sanitizer --tool memcheck --error-exitcode 9 \
         --log-file "$out/logs/memcheck_${name}_$kind.txt" "$AOTI_BENCH" "$kind" ${programs[$name]} rounds=1 runs=2 loads=3
       summary=$(grep -hs 'ERROR SUMMARY' "$out/logs/memcheck_${name}_$kind.txt" | tail -n 1 | sed 's/^=* *//')
       echo "memcheck_${name}_$kind: ${summary:-NO ERROR SUMMARY}"
       printf '{"part":"memcheck_%s_%s","memcheck":"%s"}\n' "$name" "$kind" "${summary:-no error summary}" >>"$results"
     done
+    measure_policies
   done
 }
 
 run_two() {
   local name
+  await "${!compilers[@]}" # they are on the second GPU
   for name in "$carry"/programs/cuda_mlp_dyn.pte "$carry"/programs/cuda_cache.pte; do
     [[ -e $name ]] || continue
     part "two_$(basename "$name" .pte)" 60 "${shims_env[@]}" "$AOTI_BENCH" devices "$name" "${name%.pte}.aoti_cuda_blob.ptd"
@@ -186,11 +246,25 @@ run_two() {
   done
 }
 
+run_main() {
+  begin_main
+  end_main
+}
+
+run_all() {
+  begin_main
+  launch 240 small
+  await_on_one_gpu
+  run_memcheck
+  measure_policies wait
+  run_two
+  end_main
+}
+
 machine | tee "$out/machine.txt"
 for what in "${@:-main}"; do
   case $what in
-  main | programs | memcheck | two) "run_$what" ;;
-  all) run_main; run_memcheck; run_two ;;
+  main | programs | memcheck | two | all) "run_$what" ;;
   *) echo "usage: run.sh [main | programs | memcheck | two | all]" >&2; exit 2 ;;
   esac
 done
