@@ -653,6 +653,44 @@ static void gpu_code_that_does_not_load_is_asked_for_again(void **state) {
   close_rig(&rig);
 }
 
+static int (*pool_default)(void **pool, int device);
+static int (*pool_get)(void *pool, int attribute, void *value);
+static int (*pool_set)(void *pool, int attribute, void *value);
+
+static uint64_t read_threshold(void *pool) {
+  uint64_t threshold = 0;
+  assert_int_equal(pool_get(pool, 4, &threshold), 0);
+  return threshold;
+}
+
+static void the_pool_keeps_its_memory_while_there_is_an_engine(void **state) {
+  (void)state;
+  uint64_t before = 1 << 20, chosen = 77;
+  void *pool;
+  assert_int_equal(pool_default(&pool, 0), 0);
+  assert_int_equal(pool_set(pool, 4, &before), 0);
+  standin->reset();
+  struct td_aoti_engine *first = make_engine(), *second = make_engine();
+  assert_true(read_threshold(pool) > (uint64_t)1 << 60);
+  td_aoti_engine_destroy(first);
+  assert_true(read_threshold(pool) > (uint64_t)1 << 60);
+  assert_int_equal(standin->calls("cuMemPoolTrimTo"), 0);
+  enter(&(struct rig){.engine = *second});
+  void *memory;
+  assert_int_equal(td_aoti_cuda_allocate(second->cuda, (size_t)1 << 60, &memory, &error),
+                   TANDEM_OUT_OF_MEMORY); /* only after what is idle there was given up */
+  td_aoti_cuda_leave(second->cuda);
+  assert_int_equal(standin->calls("cuMemPoolTrimTo"), 1);
+  td_aoti_engine_destroy(second);
+  assert_int_equal(standin->calls("cuMemPoolTrimTo"), 2);
+  assert_int_equal(read_threshold(pool), before);
+  first = make_engine();
+  assert_int_equal(pool_set(pool, 4, &chosen), 0); /* by the application, which may */
+  td_aoti_engine_destroy(first);
+  assert_int_equal(read_threshold(pool), chosen);
+  assert_int_equal(standin->violations(), 0);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(host_tensors_are_staged),
@@ -668,6 +706,7 @@ int main(void) {
       cmocka_unit_test(weights_are_copied_whole_in_either_direction),
       cmocka_unit_test(contexts_of_one_engine_share_its_gpu_code_which_goes_with_it),
       cmocka_unit_test(gpu_code_that_does_not_load_is_asked_for_again),
+      cmocka_unit_test(the_pool_keeps_its_memory_while_there_is_an_engine),
   };
   char why[256];
   setenv("TANDEM_CUDA_LIBRARY", STANDIN_CUDA, 1);
@@ -678,6 +717,12 @@ int main(void) {
   void *address = dlsym(library, "standin_cuda_control");
   memcpy(&control, &address, sizeof address);
   standin = control();
+  address = dlsym(library, "cuDeviceGetDefaultMemPool");
+  memcpy(&pool_default, &address, sizeof address);
+  address = dlsym(library, "cuMemPoolGetAttribute");
+  memcpy(&pool_get, &address, sizeof address);
+  address = dlsym(library, "cuMemPoolSetAttribute");
+  memcpy(&pool_set, &address, sizeof address);
   td_aoti_set_host(&td_host);
   td_cuda_set_host(&td_host);
   td_aoti.handle = dlopen(NULL, RTLD_NOW);

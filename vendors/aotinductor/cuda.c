@@ -1,8 +1,9 @@
 /* AOTInductor engines on a GPU: the device's context, weights in its memory, and a run's tensors and streams.
  *
- * What an engine allocates while it runs is ordered by the stream of the run, and so is what it frees. The
- * outputs, which it allocates too, are copied to the caller's memory and freed on that same stream, so a run
- * that returns early leaves nothing that the host would have to wait for.
+ * What an engine allocates while it runs is ordered by the stream of the run, and so is what it frees; the
+ * device's pool keeps that memory mapped while there is an engine, for all loads together. The outputs, which
+ * it allocates too, are copied to the caller's memory and freed on that same stream, so a run that returns
+ * early leaves nothing that the host would have to wait for.
  *
  * Engines call the CUDA runtime, which knows one context a device: the primary one. A caller whose thread has
  * another one current is refused, since its memory is not the engine's.
@@ -29,6 +30,7 @@ enum { EVENT_WITHOUT_TIMES = 2, STREAM_NON_BLOCKING = 1, ALIGNMENT = 16 };
 
 struct td_aoti_cuda {
   struct td_cuda_context *device; /* owned */
+  bool pool_held;
   /* Between the two the thread's engine calls allocate and free in the order of `stream`. */
   int32_t (*enter_stream)(void *stream, int32_t device_index, void **guard);
   int32_t (*leave_stream)(void *guard);
@@ -158,16 +160,23 @@ enum tandem_status td_aoti_cuda_acquire(const struct tandem_resolution *resoluti
                         td_aoti.path);
   else
     status = td_cuda_acquire(index, resolution->context_id, &made->device, error);
-  if (status != TANDEM_OK)
+  if (status != TANDEM_OK) {
     host->release(made);
-  else
-    *cuda = made;
-  return status;
+    return status;
+  }
+  /* libtorch has an allocator of its own. */
+  made->pool_held = !td_aoti.torch;
+  if (made->pool_held)
+    td_cuda_hold_pool(made->device);
+  *cuda = made;
+  return TANDEM_OK;
 }
 
 void td_aoti_cuda_release(struct td_aoti_cuda *cuda) {
   if (cuda == NULL)
     return;
+  if (cuda->pool_held)
+    td_cuda_drop_pool(cuda->device);
   td_cuda_release(cuda->device);
   td_aoti_host()->release(cuda);
 }

@@ -49,6 +49,11 @@ enum { TD_CUDA_CAPTURE_THREAD_LOCAL = 1, TD_CUDA_CAPTURE_RELAXED = 2 };
   R(copy_in, cuMemcpyHtoDAsync_v2, (uint64_t to, const void *from, size_t size, void *stream))               \
   R(copy_out, cuMemcpyDtoHAsync_v2, (void *to, uint64_t from, size_t size, void *stream))                    \
   R(copy_within, cuMemcpyDtoDAsync_v2, (uint64_t to, uint64_t from, size_t size, void *stream))              \
+  R(pool_default, cuDeviceGetDefaultMemPool, (void **pool, int32_t device))                                  \
+  R(pool_get, cuMemPoolGetAttribute, (void *pool, int32_t attribute, void *value))                           \
+  R(pool_set, cuMemPoolSetAttribute, (void *pool, int32_t attribute, void *value))                           \
+  R(pool_trim, cuMemPoolTrimTo, (void *pool, size_t keep))                                                   \
+  O(graph_trim, cuDeviceGraphMemTrim, (int32_t device))                                                      \
   R(pointer_attributes, cuPointerGetAttributes,                                                              \
     (uint32_t count, int32_t * attributes, void **values, uint64_t address))                                 \
   R(stream_create, cuStreamCreate, (void **stream, uint32_t flags))                                          \
@@ -136,6 +141,10 @@ struct td_cuda_context {
   struct td_cuda_buffer idle[TD_CUDA_IDLE_MAX]; /* guarded by idle_lock */
   size_t idle_bytes;                            /* likewise */
   struct td_scratch_pool scratch;
+  struct tandem_host_lock pool_lock;
+  size_t pool_users;            /* of td_cuda_hold_pool; guarded by pool_lock */
+  void *pool;                   /* whose threshold was raised, or NULL; likewise */
+  uint64_t pool_threshold;      /* that it had; likewise */
   struct td_cuda_context *next; /* guarded by the registry's lock */
   size_t users;                 /* likewise */
 };
@@ -193,6 +202,11 @@ int32_t td_cuda_copy_host(struct td_cuda_context *context, uint64_t device, void
 int32_t td_cuda_allocate(struct td_cuda_context *context, size_t size, uint64_t *address);
 /* Stalls the device. */
 void td_cuda_free(struct td_cuda_context *context, uint64_t address);
+/* While held, the device's default pool, from which cudaMallocAsync allocates, keeps its memory. Called
+ * outside of enter and leave. */
+void td_cuda_hold_pool(struct td_cuda_context *context);
+/* The last one lets the pool's memory go, and what recorded runs had. */
+void td_cuda_drop_pool(struct td_cuda_context *context);
 /* At least `size` bytes from what lies idle, else new. The buffer must be empty. */
 int32_t td_cuda_take(struct td_cuda_context *context, size_t size, struct td_cuda_buffer *buffer);
 /* Leaves it for the next; nothing may use it any more. Empties the buffer, which may be empty. */

@@ -38,6 +38,7 @@ enum {
   ATTRIBUTE_PAGEABLE = 88,
   ATTRIBUTE_HOST_PAGE_TABLES = 100,
   MEMORY_HOST = 1,
+  POOL_THRESHOLD = 4,
 };
 
 /* Idle bytes beyond this are freed at once. */
@@ -642,13 +643,68 @@ static bool trim_idle(struct td_cuda_context *context) {
   return any;
 }
 
+/* The pool with the default threshold of 0 unmaps all its memory whenever a wait finds it unused, which is
+ * after every run of an engine that allocates as it runs, and the next run maps it again. UINT64_MAX would be
+ * the application's own choice, which is left alone: what is found to be ours is set back. */
+static const uint64_t held_threshold = UINT64_MAX - 1;
+
+void td_cuda_hold_pool(struct td_cuda_context *context) {
+  void *pool;
+  uint64_t threshold = held_threshold;
+  bool alive = td_cuda_enter(context, NULL) == TANDEM_OK;
+  td_cuda_host()->lock_alone(&context->pool_lock);
+  if (context->pool_users++ == 0 && alive && td_cuda.pool_default(&pool, context->device) == TD_CUDA_OK &&
+      td_cuda.pool_get(pool, POOL_THRESHOLD, &context->pool_threshold) == TD_CUDA_OK &&
+      context->pool_threshold < held_threshold &&
+      td_cuda.pool_set(pool, POOL_THRESHOLD, &threshold) == TD_CUDA_OK)
+    context->pool = pool;
+  td_cuda_host()->unlock(&context->pool_lock);
+  if (alive)
+    td_cuda_leave(context);
+}
+
+/* Unmaps what of the pool's memory, and of recorded runs', nothing uses. Whether there may have been any. */
+static bool trim_pool_locked(struct td_cuda_context *context, size_t keep) {
+  if (context->pool == NULL)
+    return false;
+  td_cuda.pool_trim(context->pool, keep);
+  if (td_cuda.graph_trim != NULL)
+    td_cuda.graph_trim(context->device);
+  return true;
+}
+
+void td_cuda_drop_pool(struct td_cuda_context *context) {
+  uint64_t now;
+  bool alive = td_cuda_enter(context, NULL) == TANDEM_OK;
+  td_cuda_host()->lock_alone(&context->pool_lock);
+  if (--context->pool_users == 0 && context->pool != NULL) {
+    if (alive && td_cuda.pool_get(context->pool, POOL_THRESHOLD, &now) == TD_CUDA_OK &&
+        now == held_threshold) {
+      td_cuda.pool_set(context->pool, POOL_THRESHOLD, &context->pool_threshold);
+      trim_pool_locked(context, (size_t)context->pool_threshold);
+    }
+    context->pool = NULL;
+  }
+  td_cuda_host()->unlock(&context->pool_lock);
+  if (alive)
+    td_cuda_leave(context);
+}
+
+static bool trim_pool(struct td_cuda_context *context) {
+  td_cuda_host()->lock_alone(&context->pool_lock);
+  bool any = trim_pool_locked(context, 0);
+  td_cuda_host()->unlock(&context->pool_lock);
+  return any;
+}
+
 int32_t td_cuda_allocate(struct td_cuda_context *context, size_t size, uint64_t *address) {
   *address = 0;
   int32_t code = td_cuda.memory_allocate(address, size);
   if (code == TD_CUDA_OUT_OF_MEMORY) {
     bool idle = trim_idle(context);
     bool scratch = td_scratch_trim(context, 0);
-    if (idle || scratch)
+    bool pool = trim_pool(context);
+    if (idle || scratch || pool)
       code = td_cuda.memory_allocate(address, size);
   }
   if (code != TD_CUDA_OK)
