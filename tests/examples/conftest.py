@@ -28,7 +28,7 @@ class Example:
         script = EXAMPLES / name if (EXAMPLES / name).exists() else HERE / name
         return [sys.executable, str(script), *map(str, arguments)]
 
-    def run(self, name, *arguments, status=0, timeout=120):
+    def run(self, name, *arguments, status=0, timeout=400):
         done = subprocess.run(
             self.command(name, *arguments),
             env=self.environment,

@@ -68,7 +68,7 @@ def measure_all(programs):
             # The stock delegate crashes when it runs this program with OpenVINO 2026.
             run = not (openvino and kind == "stock" and program["openvino"].startswith("2026"))
             with concurrent.futures.ProcessPoolExecutor(1, fork) as pool:
-                sizes = pool.submit(measure, kind, program["path"], run, environment).result(timeout=120)
+                sizes = pool.submit(measure, kind, program["path"], run, environment).result(timeout=300)
             name = f"OpenVINO {program['openvino']}" if openvino else "XNNPACK"
             series.append({"name": name, "kind": kind, "run": run, "bytes": sizes})
     return series

@@ -23,7 +23,7 @@ def test_a_piece_of_the_guide_does_what_its_comments_say(piece, policy, example)
         env=example.environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
     )
     assert done.returncode == 0, done.stderr
     for wanted in re.findall(r"^print\(.*\)  # (\d.*|\(.*)$", piece, re.MULTILINE):

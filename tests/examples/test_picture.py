@@ -31,7 +31,7 @@ def series(example, tmp_path_factory):
     made.append({"backend": "xnnpack", "path": str(path)})
     os.sync()  # dirty pages of a file would count as the process's own
     REPORTS.mkdir(parents=True, exist_ok=True)
-    example.run("picture.py", REPORTS / "memory.svg", json.dumps(made), timeout=400)
+    example.run("picture.py", REPORTS / "memory.svg", json.dumps(made))
     found = json.loads((REPORTS / "memory.json").read_text())
     path.unlink()
     return {(each["name"], each["kind"]): each["bytes"] for each in found}
