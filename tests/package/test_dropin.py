@@ -33,7 +33,7 @@ def python(*arguments, environment=None, executable=sys.executable, cwd=None):
         [executable, *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         cwd=cwd,
         env={**os.environ, **(environment or {})},
     )

@@ -164,6 +164,6 @@ def test_27ce_a_process_ends_cleanly(kind, tail, said, models):
         [sys.executable, "-c", ENDING + tail, kind, models.mlp.path, *folders],
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=200,
     )
     assert (done.returncode, done.stderr.partition("READY\n")[2]) == (0, said)

@@ -113,8 +113,8 @@ def computation(models, tmp_path_factory):
     ids=["one-thread-each", "one-engine-of-two-streams"],
 )
 def test_two_threads_compute_at_once_in_the_own_runtime(options, computation, figures):
-    """An engine computes one call for each stream at a time: arms that share one of `num_threads=1` take turns. They get
-    a thread each from an engine each, or from one engine of two streams, whose `num_threads` is that of both."""
+    """An engine computes one call for each stream at a time: arms that share one of `num_threads=1` take turns. They
+    get a thread each from an engine each, or from one engine of two streams, whose `num_threads` is that of both."""
     import fresh
 
     figures.append(fresh.run(two_computations, computation, options, timeout=120).good())
