@@ -5,7 +5,14 @@
  * inputs and outputs in device memory where the method takes that. Inputs are made from the shapes that the
  * program tells. `good` is false where a figure is beyond what issue 6 promises; the exit status is 0 all the
  * same.
+ *
+ * speed takes what tandem's run costs over the engine's own from containers without tandem, in the same
+ * process and turn by turn: engine=FILE.so weights=FILE.blob libraries=A:B:C name the program's engine and
+ * what it is bound to. They are fed as a program needs it that has its tensors in memory of its own: outputs
+ * are copied there on the stream of the run, host tensors go through device memory, and one wait ends the
+ * run.
  */
+#include "direct.h"
 #include "driver.h"
 
 #include <tandem/program.h>
@@ -115,7 +122,11 @@ struct load {
   size_t input_count, output_count;
   bool on_device; /* the tensors */
   void *stream;
+  struct aoti_container *container; /* not NULL: without tandem, there is no method */
+  bool copies;                      /* its outputs into `outputs`; else they are left where they are */
+  uint64_t staged[TENSORS_MAX];     /* device memory of its host inputs */
 };
+static struct direct direct;
 
 static struct tandem_method *try_method(const char *shared, const char *graph, struct tandem_error *error) {
   struct tandem_option options[3] = {{"use_shared_engines", shared}, {"cuda_graph", graph}};
@@ -190,22 +201,39 @@ static void make_tensor(struct tandem_tensor *tensor, const struct tandem_io *io
   free(host);
 }
 
+static void make_tensors(struct load *load, unsigned seed) {
+  struct tandem_error error = {0};
+  const struct tandem_io *inputs, *outputs;
+  if (tandem_program_method_io(program, word("method", "forward"), &inputs, &load->input_count, &outputs,
+                               &load->output_count, &error) != TANDEM_OK ||
+      load->input_count > TENSORS_MAX || load->output_count > TENSORS_MAX)
+    stop("inputs and outputs: %s", error.message);
+  for (size_t i = 0; i < load->input_count; i++)
+    make_tensor(&load->inputs[i], &inputs[i], load->on_device, true, seed + (unsigned)i);
+  for (size_t i = 0; i < load->output_count; i++)
+    make_tensor(&load->outputs[i], &outputs[i], load->on_device, false, 0);
+}
+
 static struct load make_load(const char *shared, const char *graph, unsigned seed) {
   struct load load = {0};
   struct tandem_error error = {0};
-  const struct tandem_io *inputs, *outputs;
   load.method = try_method(shared, graph, &error);
   if (!load.method)
     stop("%s", error.message);
-  if (tandem_program_method_io(program, word("method", "forward"), &inputs, &load.input_count, &outputs,
-                               &load.output_count, &error) != TANDEM_OK ||
-      load.input_count > TENSORS_MAX || load.output_count > TENSORS_MAX)
-    stop("inputs and outputs: %s", error.message);
   load.on_device = tandem_method_direct(load.method) && !host_tensors && !number("host_tensors", 0);
-  for (size_t i = 0; i < load.input_count; i++)
-    make_tensor(&load.inputs[i], &inputs[i], load.on_device, true, seed + (unsigned)i);
-  for (size_t i = 0; i < load.output_count; i++)
-    make_tensor(&load.outputs[i], &outputs[i], load.on_device, false, 0);
+  make_tensors(&load, seed);
+  return load;
+}
+
+/* With weights of its own. Never freed: deleting containers of several loads has crashed. */
+static struct load make_direct(const uint8_t *weights, bool on_device, bool copies, unsigned seed) {
+  struct load load = {.on_device = on_device, .copies = copies};
+  if (direct.api.create(&load.container, 1, "cuda:0", NULL) || direct.api.load_blob(load.container, weights))
+    stop("the engine does not load");
+  must_cuda(cuda.stream_create(&load.stream, 1), "cuStreamCreate");
+  make_tensors(&load, seed);
+  for (size_t i = 0; !on_device && i < load.input_count; i++)
+    must_cuda(cuda.allocate(&load.staged[i], load.inputs[i].size + 1), "cuMemAlloc");
   return load;
 }
 
@@ -219,8 +247,50 @@ static enum tandem_status try_run(struct load *load, struct tandem_error *error)
   return tandem_method_run(load->method, &run, error);
 }
 
+static void run_direct(struct load *load) {
+  struct aoti_tensor *inputs[TENSORS_MAX], *outputs[TENSORS_MAX] = {NULL};
+  bool failed = false;
+  for (size_t i = 0; i < load->input_count; i++) {
+    const struct tandem_tensor *tensor = &load->inputs[i];
+    int64_t strides[TANDEM_MAX_RANK], stride = 1;
+    for (int32_t d = tensor->rank; d-- > 0;) {
+      strides[d] = stride;
+      stride *= tensor->shape[d];
+    }
+    void *data = tensor->data;
+    if (!load->on_device) {
+      must_cuda(cuda.copy_to_async(load->staged[i], data, tensor->size, load->stream), "cuMemcpyHtoDAsync");
+      data = (void *)(uintptr_t)load->staged[i];
+    }
+    failed =
+        failed || direct_tensors.create_tensor(data, tensor->rank, tensor->shape, strides, 0, tensor->dtype,
+                                               AOTI_DEVICE_CUDA, 0, &inputs[i], AOTI_LAYOUT_STRIDED, NULL, 0);
+  }
+  if (failed || direct.api.run(load->container, inputs, load->input_count, outputs, load->output_count,
+                               load->stream, NULL))
+    stop("the engine does not run");
+  for (size_t i = 0; load->copies && i < load->output_count; i++) {
+    const struct tandem_tensor *tensor = &load->outputs[i];
+    void *data;
+    if (direct_tensors.tensor_data(outputs[i], &data))
+      stop("an output has no data");
+    uint64_t from = (uint64_t)(uintptr_t)data;
+    must_cuda(load->on_device
+                  ? cuda.copy_async((uint64_t)(uintptr_t)tensor->data, from, tensor->size, load->stream)
+                  : cuda.copy_from_async(tensor->data, from, tensor->size, load->stream),
+              "copy an output");
+  }
+  must_cuda(cuda.stream_synchronize(load->stream), "cuStreamSynchronize");
+  for (size_t i = 0; i < load->output_count; i++)
+    direct_tensors.delete_tensor(outputs[i]);
+}
+
 static void run_load(struct load *load) {
   struct tandem_error error;
+  if (load->container) {
+    run_direct(load);
+    return;
+  }
   if (try_run(load, &error) != TANDEM_OK)
     stop("run: %s", error.message);
 }
@@ -352,6 +422,7 @@ struct runner {
 
 static void *run_many(void *user) {
   struct runner *runner = user;
+  must_cuda(cuda.context_push(context), "cuCtxPushCurrent"); /* which containers without tandem want */
   pthread_barrier_wait(runner->start);
   for (size_t i = 0; i < runner->runs; i++)
     run_load(runner->load);
@@ -412,6 +483,58 @@ static void compare(cJSON *document, const char *key, struct load *one, struct l
   free(a);
 }
 
+static uint8_t *read_file(const char *path) {
+  FILE *file = fopen(path, "rb");
+  if (!file || fseek(file, 0, SEEK_END) != 0)
+    stop("%s is not there", path);
+  size_t size = (size_t)ftell(file);
+  uint8_t *bytes = malloc(size + 1);
+  rewind(file);
+  if (!bytes || fread(bytes, 1, size, file) != size)
+    stop("%s cannot be read", path);
+  fclose(file);
+  return bytes;
+}
+
+/* What tandem's run costs over the engine's own. */
+static void compare_direct(cJSON *document, struct load *shared, size_t rounds, size_t runs) {
+  struct load same[4], bare, on_host, host_shared;
+  char names[4096], key[64], *rest = names, *paths[8];
+  int count = 0;
+  bool equal = true;
+  snprintf(names, sizeof names, "%s", word("libraries", ""));
+  for (char *name = strsep(&rest, ":"); name && count < 8; name = strsep(&rest, ":"))
+    paths[count++] = name;
+  direct_open_libraries(count, paths);
+  direct_open_engine(&direct, word("engine", ""));
+  uint8_t *weights = read_file(word("weights", ""));
+  for (unsigned i = 0; i < 4; i++)
+    same[i] = make_direct(weights, shared->on_device, true, i + 1);
+  bare = make_direct(weights, shared->on_device, false, 1);
+  on_host = make_direct(weights, false, true, 1);
+  host_tensors = true;
+  host_shared = make_load("true", "false", 1);
+  host_tensors = false;
+  for (unsigned i = 0; i < 4; i++) { /* first runs one after the other: they load kernels */
+    run_load(&same[i]);
+    run_load(&shared[i]);
+    equal = equal && same_outputs(&same[i], &shared[i]);
+  }
+  run_load(&bare);
+  run_load(&on_host);
+  run_load(&host_shared);
+  equal = equal && same_outputs(&on_host, &host_shared);
+  judge(document, "direct_outputs_differ", !equal, 0);
+  for (size_t at_once = 1; at_once <= 4; at_once *= 2) {
+    snprintf(key, sizeof key, "tandem_over_direct_%zu_at_once", at_once);
+    compare(document, key, shared, same, at_once, rounds, runs, 1.01);
+  }
+  compare(document, "tandem_over_direct_host_tensors", &host_shared, &on_host, 1, rounds, runs, 1.01);
+  compare(document, "tandem_over_direct_that_copies_no_output", shared, &bare, 1, rounds, runs, 0);
+  free_load(&host_shared);
+  free(weights);
+}
+
 static void measure_speed(cJSON *document) {
   struct load shared[4], alone[4], graphs[1];
   size_t rounds = number("rounds", 31), runs = number("runs", 10);
@@ -437,6 +560,8 @@ static void measure_speed(cJSON *document) {
     compare(document, "replayed_over_plain", graphs, shared, 1, rounds, runs, 0);
     free_load(graphs);
   }
+  if (word("engine", NULL))
+    compare_direct(document, shared, rounds, runs);
   for (int i = 0; i < 4; i++) {
     free_load(&shared[i]);
     free_load(&alone[i]);
@@ -473,12 +598,14 @@ static void measure_storm(cJSON *document) {
   beside.capacity = 1 << 20;
   beside.seconds = calloc(beside.capacity, sizeof *beside.seconds);
   pthread_t thread;
-  struct load first = make_load("true", "false", 2); /* what the first ones leave for the later ones */
-  run_load(&first);
-  free_load(&first);
-  double before = used_memory(), highest = 0;
   if (pthread_create(&thread, NULL, run_beside, NULL) != 0)
     stop("no thread");
+  for (int i = 0; i < 20; i++) { /* what two runs at once need, and the first ones leave for the later ones */
+    struct load first = make_load("true", "false", 2);
+    run_load(&first);
+    free_load(&first);
+  }
+  double before = used_memory(), highest = 0;
   double began = now_s();
   for (size_t i = 0; i < cycles; i++) {
     struct load load = make_load("true", "false", 2);
@@ -744,6 +871,8 @@ int main(int argc, char **argv) {
     puts(text);
     fflush(stdout);
     tandem_program_destroy(program);
+    if (direct.run)
+      _Exit(0); /* see make_direct */
     return 0;
   }
   stop("usage: aoti_bench memory|speed|storm|race|run|values|devices PROGRAM.pte [DATA.ptd...] "
