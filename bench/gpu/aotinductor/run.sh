@@ -192,7 +192,8 @@ begin_main() {
   launch 240 transformer partitioner conformance
   run_programs
   await_on_one_gpu
-  measure transformer shims_env "$work/transformer.pte"
+  measure transformer shims_env "$work/transformer.pte" "engine=$work/engine.so" "weights=$work/engine.blob" \
+    "libraries=${cudart:-libcudart.so.13}:$shims/libextension_cuda.so:$shims/libaoti_cuda_shims.so"
   measure_policies
   if [[ -e $work/transformer.pte ]]; then
     part storm 90 "${shims_env[@]}" "$AOTI_BENCH" storm "$work/transformer.pte" ${small:+cycles=20 builds=3}
