@@ -26,7 +26,8 @@ Function = TypeVar("Function", bound="Callable[..., Any]")
 _OPTION_SIZE = 256  # bytes of a value with its NUL
 
 
-def _spell(name: str, value: Value) -> tuple[bytes, bytes]:
+def spell(name: str, value: Value) -> tuple[bytes, bytes]:
+    """An option as C takes it: key and value. Errors: BadOptionError (neither bool, int nor text; a NUL)."""
     if not isinstance(value, (bool, int, str)):
         raise errors.BadOptionError(f"option '{name}': expected bool, int or str, found {type(value).__name__}")
     text = str(value).lower() if isinstance(value, bool) else str(value)
@@ -49,7 +50,7 @@ class options:
     """
 
     def __init__(self, options: Mapping[str, Value] | None = None, /, **more: Value) -> None:
-        pairs = [_spell(name, value) for name, value in (*dict(options or {}).items(), *more.items())]
+        pairs = [spell(name, value) for name, value in (*dict(options or {}).items(), *more.items())]
         self._texts = [(ffi.new("char[]", name), ffi.new("char[]", value)) for name, value in pairs]
         self._array = ffi.new("struct tandem_option[]", self._texts)
         lib.tandem_scope_release(self._acquire())
@@ -128,7 +129,7 @@ def set_option(name: str, value: Value | None, backend: str | None = None) -> No
 
     `backend` (a backend id or vendor name) restricts it to that backend. Errors: BadOptionError, NotFoundError.
     """
-    key, text = _spell(name, "" if value is None else value)
+    key, text = spell(name, "" if value is None else value)
     error = ffi.new("struct tandem_error *")
     chosen = ffi.NULL if backend is None else backend.encode()
     errors.check(lib.tandem_set_option(chosen, key, ffi.NULL if value is None else text, error), error)
@@ -140,7 +141,7 @@ def get_option(name: str, backend: str | None = None) -> Value:
     true and false come as bool, digits as int, all else as text. An option of one backend only needs `backend`.
     Errors: BadOptionError, NotFoundError.
     """
-    key, _ = _spell(name, "")
+    key, _ = spell(name, "")
     value, error = ffi.new("char[]", _OPTION_SIZE), ffi.new("struct tandem_error *")
     chosen = ffi.NULL if backend is None else backend.encode()
     errors.check(lib.tandem_get_option(chosen, key, value, _OPTION_SIZE, error), error)

@@ -29,7 +29,7 @@ import numpy as np
 
 from tandem import _cuda, errors, tensors
 from tandem._native import ffi, lib
-from tandem.options import _spell
+from tandem.options import spell
 from tandem.stats import LoadInfo, load_info
 
 if TYPE_CHECKING:
@@ -421,7 +421,7 @@ class Program(_Owner):
         """
         handle = self._use()
         error, method = ffi.new("struct tandem_error *"), ffi.new("struct tandem_method **")
-        pairs = [_spell(key, value) for key, value in options.items()]
+        pairs = [spell(key, value) for key, value in options.items()]
         texts = [(ffi.new("char[]", key), ffi.new("char[]", value)) for key, value in pairs]
         array = ffi.new("struct tandem_option[]", texts)
         errors.check(lib.tandem_method_create(handle, _encode(name, "method"), array, len(texts), method, error), error)
