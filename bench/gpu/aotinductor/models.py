@@ -1,10 +1,11 @@
 """The programs that run.sh measures, compiled on the machine that has the GPU.
 
-    models.py FOLDER transformer|policy|policy_torch|partitioner|conformance|eager [small] [cpu]
+    models.py FOLDER transformer|policy|policy_torch|policy_3_steps|partitioner|conformance|eager [small] [cpu]
 
 transformer   770 MiB of float16 weights, tandem's own payload      -> transformer.pte, engine.so, engine.blob
 policy        a policy of SmolVLA's shape (bench/gpu/policy_model.py) -> policy.pte
-policy_torch  the same with PyTorch's own kernels, so that it needs libtorch -> policy_torch.pte
+policy_3_steps  the same with 3 of its 10 flow-matching steps        -> policy_3_steps.pte
+policy_torch  the policy with PyTorch's own kernels, so that it needs libtorch -> policy_torch.pte
 partitioner   the transformer through ExecuTorch's own CudaPartitioner -> partitioner.pte, .aoti_cuda_blob.ptd
 conformance   the models of the conformance suite                     -> plain, dynamic, stateful.payload
 eager         what PyTorch itself needs: modules that share parameters -> one JSON document on stdout
@@ -12,6 +13,7 @@ eager         what PyTorch itself needs: modules that share parameters -> one JS
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
 import struct
@@ -183,11 +185,14 @@ def main() -> None:
     if what == "transformer":
         write_program(folder, "transformer", *make_transformer(device, small), SHIMS_ONLY)
         split_payload(folder, "transformer")
-    elif what in ("policy", "policy_torch"):
+    elif what in ("policy", "policy_torch", "policy_3_steps"):
         import policy_model
 
-        model, args = policy_model.make(device, shape=policy_model.SMALL if small else policy_model.Shape())
-        write_program(folder, what, model, args, {**SHIMS_ONLY, **FEW_CHOICES} if what == "policy" else None)
+        shape = policy_model.SMALL if small else policy_model.Shape()
+        if what == "policy_3_steps":
+            shape = dataclasses.replace(shape, steps=3)
+        model, args = policy_model.make(device, shape=shape)
+        write_program(folder, what, model, args, None if what == "policy_torch" else {**SHIMS_ONLY, **FEW_CHOICES})
     elif what == "partitioner":
         partition(folder, small)
     elif what == "conformance":
@@ -195,7 +200,7 @@ def main() -> None:
     elif what == "eager":
         run_eager(small)
     else:
-        raise SystemExit(f"{what} is not one of transformer, policy, policy_torch, partitioner, conformance, eager")
+        raise SystemExit(f"{what} is not one of transformer, policy, policy_torch, policy_3_steps, partitioner, conformance, eager")
 
 
 if __name__ == "__main__":
