@@ -53,17 +53,6 @@ class ExportError(RuntimeError):
     """The model cannot become such a program; the message says what to change."""
 
 
-class _Contiguous(torch.nn.Module):
-    """The model with outputs that have no gaps, which is what a caller's tensor is."""
-
-    def __init__(self, model: torch.nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return _pytree.tree_map_only(torch.Tensor, lambda t: t.contiguous(), self.model(*args, **kwargs))
-
-
 def to_payload(
     model: torch.nn.Module | ExportedProgram,
     args: Sequence[Any] = (),
@@ -126,7 +115,7 @@ def _export(
             raise ExportError("the model is in training mode: call model.eval() first")
         with torch.no_grad():
             exported = torch.export.export(
-                _Contiguous(model), tuple(args), dict(kwargs or {}), dynamic_shapes=_nest(dynamic_shapes), strict=False
+                model, tuple(args), dict(kwargs or {}), dynamic_shapes=dynamic_shapes, strict=False
             )
     for spec in exported.graph_signature.input_specs:
         if spec.kind not in (InputKind.USER_INPUT, InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
@@ -149,11 +138,6 @@ def _written(exported: ExportedProgram) -> list[str]:
         if spec.kind not in (OutputKind.USER_OUTPUT, OutputKind.BUFFER_MUTATION):
             raise ExportError(f"the model has an output of the kind {spec.kind.name}, expected tensors")
     return sorted(set(signature.buffers_to_mutate.values()))
-
-
-def _nest(dynamic_shapes: Any) -> Any:
-    """_Contiguous takes *args, so torch.export wants the shapes of a tuple one level deeper."""
-    return {"args": tuple(dynamic_shapes)} if isinstance(dynamic_shapes, (tuple, list)) else dynamic_shapes
 
 
 def _values(exported: ExportedProgram) -> tuple[list[tuple[str, Any]], list[tuple[str, Any]]]:
@@ -221,6 +205,18 @@ def _features() -> str:
     return ""
 
 
+def _contiguous_module(exported: ExportedProgram) -> torch.fx.GraphModule:
+    """The exported graph with outputs that have no gaps, which is what a caller's tensor is."""
+    module: torch.fx.GraphModule = exported.module(check_guards=False)
+    output = module.graph.output_node()
+    with module.graph.inserting_before(output):
+        output.args = torch.fx.map_arg(
+            output.args, lambda node: module.graph.call_function(torch.ops.aten.contiguous.default, (node,))
+        )
+    module.recompile()
+    return module
+
+
 def _compile(exported: ExportedProgram, torch_needed: bool, options: Mapping[str, Any] | None) -> bytes:
     inputs, outputs = _values(exported)
     device, written = _device(exported), _written(exported)
@@ -237,10 +233,9 @@ def _compile(exported: ExportedProgram, torch_needed: bool, options: Mapping[str
         if device.type == "cuda":
             chosen.update({"max_autotune": True, "max_autotune_gemm_backends": "TRITON"})
     chosen.update(options or {})
+    args, kwargs = _pytree.tree_unflatten([value for _, value in inputs], exported.call_spec.in_spec)
     with torch.no_grad():
-        files = torch._inductor.aot_compile(
-            exported.module(check_guards=False), tuple(value for _, value in inputs), options=chosen
-        )
+        files = torch._inductor.aot_compile(_contiguous_module(exported), args, kwargs, options=chosen)
     if not isinstance(files, list):
         raise ExportError(f"AOTInductor of torch {torch.__version__} made {files}, expected a list of files")
     library = [name for name in files if isinstance(name, str) and name.endswith(".so")]

@@ -106,7 +106,7 @@ def test_a_torch_that_is_named_and_not_there_is_an_error_that_says_so(folder):
 def test_inspect_tells_what_a_program_has(folder):
     done = run_tandem("inspect", folder / "cache.pte")
     assert done.returncode == 0, done.stderr
-    for line in ("TandemAotiBackend", "device: cpu", f"torch_version: {torch.__version__}", "state 0: model.keys"):
+    for line in ("TandemAotiBackend", "device: cpu", f"torch_version: {torch.__version__}", "state 0: keys"):
         assert line in done.stdout
 
 
@@ -118,6 +118,29 @@ def test_the_demo_compiles_a_policy_and_its_second_load_costs_no_weights(folder)
     assert shared["vendor"] == "aotinductor" and shared["outputs_equal"]
     assert [load["shared"] for load in shared["loads"]] == [False, True]
     assert shared["loads"][1]["host_private_bytes"] < 2 << 20
+
+
+class Steps(torch.nn.Module):
+    def forward(self, pose, *, steps):
+        return {"actions": (steps["left"] + pose).transpose(0, 1), "pose": pose}
+
+
+def test_keyword_inputs_shapes_by_name_and_outputs_with_gaps_are_exported(tmp_path):
+    model, rows, steps = Steps().eval(), torch.export.Dim("rows", min=2, max=8), {"left": torch.rand(3, 4)}
+    shapes = {"pose": None, "steps": {"left": {0: rows}}}
+    args = (torch.rand(4),)
+    exported = torch.export.export(model, args, {"steps": steps}, dynamic_shapes=shapes, strict=False)
+    by_hand, in_one = tmp_path / "by_hand.pte", tmp_path / "in_one.pte"
+    export.to_program(exported, path=by_hand)
+    export.to_program(model, args, in_one, kwargs={"steps": steps}, dynamic_shapes=shapes)
+    code = "import json, sys; sys.path.insert(0, {peers!r}); import host, torch; plugin = host.Tandem()\n"
+    code += "method = host.Host(plugin).load({path!r}).method; pose, left = torch.arange(4.0), torch.ones(5, 4)\n"
+    code += "print(json.dumps([output.tolist() for output in method.execute([pose, left])]))"
+    pose = torch.arange(4.0)
+    wanted = [(torch.ones(5, 4) + pose).T.tolist(), pose.tolist()]
+    for path in (by_hand, in_one):
+        text = code.format(peers=str(ROOT / "tests/python"), path=str(path))
+        assert run_python(text, TANDEM_TORCH_LIBRARY="", TANDEM_EXECUTORCH_LIBRARY=PLUGIN) == wanted
 
 
 class Changes(torch.nn.Module):
@@ -158,7 +181,7 @@ def test_a_model_that_does_not_fit_is_refused_by_name(model, args, words):
 
 def test_a_dimension_without_a_greatest_size_is_named(tmp_path):
     exported = export._export(torch.nn.Identity().eval(), (torch.ones(4),), None, ({0: torch.export.Dim("rows")},))
-    with pytest.raises(export.ExportError, match="dimension 0 of args_0 has no greatest size"):
+    with pytest.raises(export.ExportError, match="dimension 0 of input has no greatest size"):
         export._build_program(exported, b"", "forward")
 
 

@@ -157,7 +157,7 @@ static void a_program_that_does_not_tell_its_state_has_all_buffers_copied(void *
 static void state_that_the_library_does_not_have_is_refused(void **state) {
   (void)state;
   struct aotinductor_model model = read_model("cache");
-  edit(&model, "model.keys", "model.kexs");
+  edit(&model, "\"keys\"", "\"kexs\"");
   assert_refused(&model, TANDEM_BAD_PROGRAM, "runs write to 2 of its constants");
   aotinductor_model_fini(&model);
 }
