@@ -60,15 +60,19 @@ SMALL = Shape(
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Of (batch, heads, rows, head) each, keys and values with fewer heads; scores in float32; where the mask is false
-    nothing is seen."""
+    """Of (batch, heads, rows, head) each, keys and values with fewer heads; queries and keys in float32; where the mask,
+    made by `grouped`, is false nothing is seen."""
     batch, heads, rows, head = query.shape
     query = query.reshape(batch, key.shape[1], -1, head)  # heads that share keys are rows of one product
-    scores = (query.float() @ key.float().transpose(2, 3)) * head**-0.5
+    scores = (query @ key.transpose(2, 3)) * head**-0.5
     if mask is not None:
-        scores = scores.view(batch, heads, rows, -1).where(mask[:, None], torch.finfo(torch.float32).min)
-    weights = scores.softmax(-1).to(value.dtype).view(batch, key.shape[1], -1, key.shape[2])
-    return (weights @ value).view(batch, heads, rows, head).transpose(1, 2).flatten(2)
+        scores = scores.where(mask, torch.finfo(torch.float32).min)
+    return (scores.softmax(-1).to(value.dtype) @ value).view(batch, heads, rows, head).transpose(1, 2).flatten(2)
+
+
+def grouped(mask: Tensor, shape: Shape) -> Tensor:
+    """A mask (1, rows, columns) for all heads that share keys."""
+    return mask.repeat(1, shape.heads // shape.key_heads, 1)[:, None]
 
 
 def split(x: Tensor, head: int) -> Tensor:
@@ -83,8 +87,9 @@ def angles(positions: Tensor, head: int) -> tuple[Tensor, Tensor]:
 
 
 def rotate(x: Tensor, sin: Tensor, cos: Tensor) -> Tensor:
+    """In float32, as attention takes it."""
     first, second = x.float().chunk(2, dim=-1)
-    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(x.dtype)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
 
 
 class Norm(nn.Module):
@@ -107,7 +112,8 @@ class VisionLayer(nn.Module):
         self.up, self.down = nn.Linear(width, shape.vision_hidden), nn.Linear(shape.vision_hidden, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x + self.out(attend(*(split(each, self.head) for each in self.project(self.norm1(x)).chunk(3, dim=2))))
+        query, key, value = (split(each, self.head) for each in self.project(self.norm1(x)).chunk(3, dim=2))
+        x = x + self.out(attend(query.float(), key.float(), value))
         return x + self.down(nn.functional.gelu(self.up(self.norm2(x)), approximate="tanh"))
 
 
@@ -204,7 +210,8 @@ class Policy(nn.Module):
         cache = self.read(x, mask)
         rows = torch.arange(noise.shape[1], device=x.device)
         prefix = mask[:, None].expand(1, rows.shape[0], -1)
-        both = torch.cat([prefix, (rows[None] <= rows[:, None])[None]], dim=2)
+        both = grouped(torch.cat([prefix, (rows[None] <= rows[:, None])[None]], dim=2), shape)
+        prefix = grouped(prefix, shape)
         after = angles(mask.sum(-1, keepdim=True) + rows, shape.head)
         alone = angles(rows[None], shape.head)
         actions, times = noise, self.times.to(noise.dtype)[:, None, None].expand(-1, 1, rows.shape[0], -1)
@@ -228,6 +235,7 @@ class Policy(nn.Module):
         rows = torch.arange(x.shape[1], device=x.device)
         state = x.shape[1] - 1
         visible = mask[:, None] & mask[:, :, None] & ((rows[None] < state) | (rows[:, None] == state))
+        visible = grouped(visible, self.shape)
         turns = angles((mask[:, None] & (rows[None] <= rows[:, None])).sum(-1) - 1, self.shape.head)
         cache = []
         for number, (layer, expert) in enumerate(zip(self.language, self.expert, strict=True)):
@@ -236,10 +244,10 @@ class Policy(nn.Module):
                 x = layer.finish(x, attend(query, key, value, visible))
             if number % 2:
                 key, value = (
-                    split(make_over(each.transpose(1, 2).flatten(2)), self.shape.head)
+                    split(make_over(each.to(x.dtype).transpose(1, 2).flatten(2)), self.shape.head)
                     for make_over, each in ((expert.key, key), (expert.value, value))
                 )
-            cache.append((key, value))
+            cache.append((key.float(), value))
         return cache
 
 

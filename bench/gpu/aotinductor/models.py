@@ -200,7 +200,7 @@ def main() -> None:
     elif what == "eager":
         run_eager(small)
     else:
-        raise SystemExit(f"{what} is not one of transformer, policy, policy_torch, policy_3_steps, partitioner, conformance, eager")
+        raise SystemExit(f"{what}: no such program; models.py's first lines name them")
 
 
 if __name__ == "__main__":
