@@ -634,9 +634,11 @@ static enum tandem_status apply_specs(struct resolving *resolving, const struct 
                      spec->key ? "value" : "name");
     int index = find_row(resolving->vendor, spec->key);
     if (index == NO_ROW) {
-      if (lines && is_first_report(spec->key))
-        td_lines_add(lines, TANDEM_LOG_WARNING, "compile spec '%.128s' is unknown to backend %s: ignored",
-                     spec->key, resolving->vendor->backend);
+      bool usual = resolving->vendor->flags & TANDEM_VENDOR_HAS_EXPORTER_SPECS;
+      if (lines && (usual || is_first_report(spec->key)))
+        td_lines_add(lines, usual ? TANDEM_LOG_DEBUG : TANDEM_LOG_WARNING,
+                     "compile spec '%.128s' is unknown to backend %s: ignored", spec->key,
+                     resolving->vendor->backend);
       continue;
     }
     if (resolving->values[index].in_spec)

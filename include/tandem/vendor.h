@@ -38,6 +38,9 @@ extern "C" {
 #define TANDEM_VENDOR_HAS_BUDGET (1u << 2)
 /* run takes a caller's stream and may return early; for others tandem refuses both. */
 #define TANDEM_VENDOR_HAS_STREAMS (1u << 3)
+/* Exporters of this backend write compile specs of their own: those that are no options are told at debug
+ * level only. */
+#define TANDEM_VENDOR_HAS_EXPORTER_SPECS (1u << 4)
 
 /* A lock that any number of threads share or one has alone. A zeroed one is ready. */
 struct tandem_host_lock {

@@ -102,9 +102,11 @@ static const struct tandem_vendor *north, *south;
 
 static char seen[1 << 14];
 static int seen_count;
+static enum tandem_log_level seen_level; /* of the last line */
 
 static void see_line(void *user, enum tandem_log_level level, const char *line) {
-  (void)user, (void)level;
+  (void)user;
+  seen_level = level;
   seen_count++;
   strncat(seen, line, sizeof(seen) - strlen(seen) - 2);
   strcat(seen, "\n");
@@ -743,11 +745,27 @@ static void an_unknown_compile_spec_is_reported_once_and_ignored(void **state) {
   assert_int_equal(seen_count, 0);
   resolved(&request);
   assert_int_equal(seen_count, 3);
+  assert_int_equal(seen_level, TANDEM_LOG_WARNING);
   assert_non_null(strstr(seen, "method_name"));
   assert_non_null(strstr(seen, "partition"));
   assert_non_null(strstr(seen, "south_text"));
   resolved(&request);
   assert_int_equal(seen_count, 3);
+}
+
+static void an_exporter_s_own_compile_spec_is_no_warning(void **state) {
+  (void)state;
+  struct request request = with_spec("exporter_s_own", "forward");
+  forget_lines();
+  request.vendor = south;
+  resolved(&request);
+  assert_int_equal(seen_count, 1);
+  assert_int_equal(seen_level, TANDEM_LOG_DEBUG);
+  assert_non_null(strstr(seen, "exporter_s_own"));
+  request.vendor = north; /* to which it is as unknown as before */
+  resolved(&request);
+  assert_int_equal(seen_count, 2);
+  assert_int_equal(seen_level, TANDEM_LOG_WARNING);
 }
 
 static void reports_of_unknown_compile_specs_are_bounded(void **state) {
@@ -1078,6 +1096,7 @@ static int register_vendors(void **state) {
   south_table.backend = "SouthBackend";
   south_table.options = south_options;
   south_table.option_count = COUNT(south_options);
+  south_table.flags = TANDEM_VENDOR_HAS_EXPORTER_SPECS;
   tandem_set_log_sink(see_line, NULL);
   return tandem_vendor_register(&north_table, NULL) || tandem_vendor_register(&south_table, NULL) ||
          td_vendor_find("north", &north, NULL) || td_vendor_find("south", &south, NULL);
@@ -1106,6 +1125,7 @@ int main(void) {
       cmocka_unit_test(a_malformed_compile_spec_is_a_bad_program),
       cmocka_unit_test(an_empty_budget_of_a_load_is_ignored_with_a_line),
       cmocka_unit_test(an_unknown_compile_spec_is_reported_once_and_ignored),
+      cmocka_unit_test(an_exporter_s_own_compile_spec_is_no_warning),
       cmocka_unit_test(reports_of_unknown_compile_specs_are_bounded),
       cmocka_unit_test(a_backend_s_setting_hides_the_one_for_all),
       cmocka_unit_test(settings_do_not_grow_with_use),
