@@ -134,7 +134,7 @@ static struct tandem_method *try_method(const char *shared, const char *graph, s
   struct tandem_method *method = NULL;
   const char *device = device_of_loads ? device_of_loads : word("target_device", NULL);
   if (device)
-    options[count++] = (struct tandem_option){"target_device", device};
+    options[count++] = (struct tandem_option){word("device_option", "target_device"), device};
   tandem_method_create(program, word("method", "forward"), options, count, &method, error);
   return method;
 }

@@ -253,6 +253,8 @@ run_two() {
         "${name%.pte}.aoti_cuda_blob.ptd" target_device="$device"
     done
   done
+  [[ ! -e $work/transformer.pte ]] || # tandem's own payload, whose option is named device
+    part two_transformer 60 "${shims_env[@]}" "$AOTI_BENCH" devices "$work/transformer.pte" device_option=device
 }
 
 run_main() {
