@@ -644,9 +644,10 @@ static bool trim_idle(struct td_cuda_context *context) {
 }
 
 /* The pool with the default threshold of 0 unmaps all its memory whenever a wait finds it unused, which is
- * after every run of an engine that allocates as it runs, and the next run maps it again. UINT64_MAX would be
- * the application's own choice, which is left alone: what is found to be ours is set back. */
-static const uint64_t held_threshold = UINT64_MAX - 1;
+ * after every run of an engine that allocates as it runs, and the next run maps it again. The number is more
+ * than any device has, of no granularity that a driver could round it to, and not UINT64_MAX, which
+ * applications choose: only what is found to be ours is set back. */
+static const uint64_t held_threshold = (uint64_t)1 << 62;
 
 void td_cuda_hold_pool(struct td_cuda_context *context) {
   void *pool;
