@@ -60,8 +60,8 @@ SMALL = Shape(
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Of (batch, heads, rows, head) each, keys and values with fewer heads; queries and keys in float32; where the mask,
-    made by `grouped`, is false nothing is seen."""
+    """Of (batch, heads, rows, head) each, keys and values with fewer heads; queries and keys in float32; where the
+    mask, made by `grouped`, is false nothing is seen."""
     batch, heads, rows, head = query.shape
     query = query.reshape(batch, key.shape[1], -1, head)  # heads that share keys are rows of one product
     scores = (query @ key.transpose(2, 3)) * head**-0.5

@@ -1,10 +1,10 @@
 """The programs that run.sh measures, compiled on the machine that has the GPU.
 
-    models.py FOLDER transformer|policy|policy_torch|policy_3_steps|partitioner|conformance|eager [small] [cpu]
+    models.py FOLDER transformer|policy|policy_torch|policy_quick|partitioner|conformance|eager [small] [cpu]
 
 transformer   770 MiB of float16 weights, tandem's own payload      -> transformer.pte, engine.so, engine.blob
 policy        a policy of SmolVLA's shape (bench/gpu/policy_model.py) -> policy.pte
-policy_3_steps  the same with 3 of its 10 flow-matching steps        -> policy_3_steps.pte
+policy_quick  the same with the first candidate of every product   -> policy_quick.pte
 policy_torch  the policy with PyTorch's own kernels, so that it needs libtorch -> policy_torch.pte
 partitioner   the transformer through ExecuTorch's own CudaPartitioner -> partitioner.pte, .aoti_cuda_blob.ptd
 conformance   the models of the conformance suite                     -> plain, dynamic, stateful.payload
@@ -13,7 +13,6 @@ eager         what PyTorch itself needs: modules that share parameters -> one JS
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import pathlib
 import struct
@@ -78,9 +77,9 @@ SHIMS_ONLY = {
     "aot_inductor.embed_kernel_binary": True,
 }
 
-# For the policy, whose thousand products of matrices would each be timed with every operation that may follow: few
-# candidates a shape, and fusion by rule. A kernel may be slower than the best one; sharing does not depend on it.
-FEW_CHOICES = {"benchmark_epilogue_fusion": False, "prologue_fusion": False, "test_configs.max_mm_configs": 6}
+# For the policy, whose thousand products of matrices would each be timed with every operation that may follow: fusion by
+# rule, and few candidates a shape. A kernel may be slower than the best one; sharing does not depend on it.
+FEW_CHOICES = {"benchmark_epilogue_fusion": False, "prologue_fusion": False}
 
 
 def weigh(model: torch.nn.Module) -> int:
@@ -185,14 +184,13 @@ def main() -> None:
     if what == "transformer":
         write_program(folder, "transformer", *make_transformer(device, small), SHIMS_ONLY)
         split_payload(folder, "transformer")
-    elif what in ("policy", "policy_torch", "policy_3_steps"):
+    elif what in ("policy", "policy_torch", "policy_quick"):
         import policy_model
 
-        shape = policy_model.SMALL if small else policy_model.Shape()
-        if what == "policy_3_steps":
-            shape = dataclasses.replace(shape, steps=3)
-        model, args = policy_model.make(device, shape=shape)
-        write_program(folder, what, model, args, None if what == "policy_torch" else {**SHIMS_ONLY, **FEW_CHOICES})
+        model, args = policy_model.make(device, shape=policy_model.SMALL if small else policy_model.Shape())
+        count = {"policy": 4, "policy_quick": 1, "policy_torch": 0}[what]
+        options = {**SHIMS_ONLY, **FEW_CHOICES, "test_configs.max_mm_configs": count}
+        write_program(folder, what, model, args, options if count else None)
     elif what == "partitioner":
         partition(folder, small)
     elif what == "conformance":

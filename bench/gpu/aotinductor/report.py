@@ -95,7 +95,7 @@ def control_failed(documents: list[dict[str, Any]]) -> bool:
 # The TensorRT design that shared engines replace: MiB of its first load and of each further one, as its authors told.
 REPLACED = (800, 120)
 LOADED = {"transformer": "transformer, 768 MiB", "policy": "policy of SmolVLA's shape, bf16",
-          "policy_torch": "the policy with libtorch", "policy_3_steps": "the policy, 3 steps of its 10",
+          "policy_torch": "the policy with libtorch", "policy_quick": "the policy, kernels untimed",
           "partitioner": "transformer by CudaPartitioner"}  # fmt: skip
 
 

@@ -135,7 +135,7 @@ await_on_one_gpu() { ((gpus > 1)) || await "${!compilers[@]}"; }
 measure() { # measure NAME ENVIRONMENT FILES...: the program's memory and speed
   local name=$1 rounds=${small:+rounds=3 runs=3}
   local -n environment=$2
-  [[ $name == policy* ]] && rounds=${rounds:-rounds=31 runs=2} # thousands of kernels a run
+  [[ $name == policy* ]] && rounds=${rounds:-rounds=15 runs=2} # thousands of kernels a run
   shift 2
   await "$name"
   [[ -e $1 ]] || return
@@ -146,19 +146,19 @@ measure() { # measure NAME ENVIRONMENT FILES...: the program's memory and speed
 measured=" "
 measure_policies() { # measure_policies [wait]: those that are compiled by now, each once
   local name
-  for name in policy policy_torch policy_3_steps; do
+  for name in policy policy_torch policy_quick; do
     [[ $measured == *" $name "* ]] && continue
     if [[ ${1:-} != wait ]]; then
       running "$name" && continue
-      [[ $name == policy_3_steps ]] && running policy && continue
+      [[ $name == policy_quick ]] && running policy && continue
     fi
     measured+="$name "
     case $name in
     policy) measure policy shims_env "$work/policy.pte" ;;
     policy_torch) measure policy_torch torch_env "$work/policy_torch.pte" graph=0 ;;
-    policy_3_steps) # in place of the whole one, should that be missing
-      await policy_3_steps
-      [[ -e $work/policy.pte ]] || measure policy_3_steps shims_env "$work/policy_3_steps.pte"
+    policy_quick) # in place of the one with timed candidates, should that be missing
+      await policy_quick
+      [[ -e $work/policy.pte ]] || measure policy_quick shims_env "$work/policy_quick.pte"
       ;;
     esac
   done
@@ -196,7 +196,7 @@ run_conformance() {
 
 # What main and all begin with. The policies compile longest, so they are launched first and measured when they are there.
 begin_main() {
-  launch 330 policy policy_torch policy_3_steps
+  launch 330 policy policy_torch policy_quick
   launch 240 transformer partitioner conformance
   run_programs
   await_on_one_gpu
