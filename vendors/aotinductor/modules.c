@@ -54,7 +54,8 @@ static bool is_of(const struct module *module, const void *image, const char *pa
 static int32_t load(void **handle, const void *image, const char *path) {
   const struct tandem_host *host = td_aoti_host();
   struct td_aoti_modules *modules = td_aoti_watched_modules();
-  size_t size = image != NULL ? 1 : strlen(path) + 1;
+  const char *name = path != NULL ? path : "";
+  size_t size = strlen(name) + 1;
   int32_t code = TD_CUDA_OK;
   if (modules == NULL)
     return image != NULL ? td_cuda.module_load_data(handle, image) : td_cuda.module_load(handle, path);
@@ -69,7 +70,7 @@ static int32_t load(void **handle, const void *image, const char *path) {
                            : td_cuda.module_load(&made->handle, path);
     if (code == TD_CUDA_OK) {
       made->image = image;
-      memcpy(made->path, image != NULL ? "" : path, size);
+      memcpy(made->path, name, size);
       made->next = modules->first;
       modules->first = found = made;
     } else {
