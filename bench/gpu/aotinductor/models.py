@@ -77,8 +77,8 @@ SHIMS_ONLY = {
     "aot_inductor.embed_kernel_binary": True,
 }
 
-# For the policy, whose thousand products of matrices would each be timed with every operation that may follow: fusion by
-# rule, and few candidates a shape. A kernel may be slower than the best one; sharing does not depend on it.
+# For the policy, whose thousand products of matrices would each be timed with every operation that may follow: fusion
+# by rule, and few candidates a shape. A kernel may be slower than the best one; sharing does not depend on it.
 FEW_CHOICES = {"benchmark_epilogue_fusion": False, "prologue_fusion": False}
 
 
