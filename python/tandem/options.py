@@ -31,10 +31,22 @@ def spell(name: str, value: Value) -> tuple[bytes, bytes]:
     if not isinstance(value, (bool, int, str)):
         raise errors.BadOptionError(f"option '{name}': expected bool, int or str, found {type(value).__name__}")
     text = str(value).lower() if isinstance(value, bool) else str(value)
-    for part in (name, text):
-        if "\0" in part:
-            raise errors.BadOptionError(f"option {name!r}: a NUL is in {part!r}; leave it out")
-    return name.encode("utf-8", "surrogateescape"), text.encode("utf-8", "surrogateescape")
+    refused = errors.BadOptionError
+    return encode(name, "an option's name", refused), encode(text, f"option {name!r}", refused)
+
+
+def encode(
+    text: str, what: str, refused: type[errors.Error] = errors.InvalidArgumentError, encoding: str = "utf-8"
+) -> bytes:
+    """Text for C, with what it cannot have refused."""
+    if not isinstance(text, str):
+        raise TypeError(f"{what} is of type {type(text).__name__}: expected str")
+    if "\0" in text:
+        raise refused(f"{what}: a NUL is in {text!r}; leave it out")
+    try:
+        return text.encode(encoding, "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise refused(f"{what}: {text!r} cannot be encoded ({error.reason})") from error
 
 
 class options:
@@ -131,7 +143,7 @@ def set_option(name: str, value: Value | None, backend: str | None = None) -> No
     """
     key, text = spell(name, "" if value is None else value)
     error = ffi.new("struct tandem_error *")
-    chosen = ffi.NULL if backend is None else backend.encode()
+    chosen = ffi.NULL if backend is None else encode(backend, "backend")
     errors.check(lib.tandem_set_option(chosen, key, ffi.NULL if value is None else text, error), error)
 
 
@@ -143,7 +155,7 @@ def get_option(name: str, backend: str | None = None) -> Value:
     """
     key, _ = spell(name, "")
     value, error = ffi.new("char[]", _OPTION_SIZE), ffi.new("struct tandem_error *")
-    chosen = ffi.NULL if backend is None else backend.encode()
+    chosen = ffi.NULL if backend is None else encode(backend, "backend")
     errors.check(lib.tandem_get_option(chosen, key, value, _OPTION_SIZE, error), error)
     text = ffi.string(value).decode("utf-8", "surrogateescape")
     if text in ("true", "false"):

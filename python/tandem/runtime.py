@@ -20,7 +20,9 @@ from __future__ import annotations
 import collections
 import enum
 import functools
+import mmap
 import os
+import sys
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NoReturn, TypeVar, Union, overload
@@ -29,7 +31,7 @@ import numpy as np
 
 from tandem import _cuda, errors, tensors
 from tandem._native import ffi, lib
-from tandem.options import spell
+from tandem.options import encode, spell
 from tandem.stats import LoadInfo, load_info
 
 if TYPE_CHECKING:
@@ -385,7 +387,7 @@ class _Io:
         error = ffi.new("struct tandem_error *")
         errors.check(
             lib.tandem_program_method_io(
-                program, _encode(method, "method"), arrays, counts, arrays + 1, counts + 1, error
+                program, encode(method, "method"), arrays, counts, arrays + 1, counts + 1, error
             ),
             error,
         )
@@ -424,7 +426,7 @@ class Program(_Owner):
         pairs = [spell(key, value) for key, value in options.items()]
         texts = [(ffi.new("char[]", key), ffi.new("char[]", value)) for key, value in pairs]
         array = ffi.new("struct tandem_option[]", texts)
-        errors.check(lib.tandem_method_create(handle, _encode(name, "method"), array, len(texts), method, error), error)
+        errors.check(lib.tandem_method_create(handle, encode(name, "method"), array, len(texts), method, error), error)
         return Method(method[0], self._keep, name, _Io(handle, name))
 
     def metadata(self, method_name: str) -> MethodMeta:
@@ -484,8 +486,9 @@ class Runtime:
         """Reads and verifies a program.
 
         `data`: the path of a .pte file, which is mapped (replace a loaded file by rename, never write into it); or
-        its bytes, any buffer of them, or a file that is open for reading. Bytes that cannot change are used where
-        they lie, others are copied. `data_path`: .ptd files with data that the program keeps outside.
+        its bytes, any buffer of them, or a file that is open for reading. `bytes` and read-only mappings (and views of
+        them) are used where they lie, all else is copied. `data_path`: .ptd files with data that the program keeps
+        outside.
         Errors: NotFoundError (file), BadProgramError, InvalidArgumentError, OutOfMemoryError; UnsupportedError for
         `enable_etdump`, which only the stock runtime has.
         """
@@ -496,8 +499,8 @@ class Runtime:
         desc.struct_size = ffi.sizeof("struct tandem_program_desc")
         keep: list[object] = []
         if isinstance(data, (str, os.PathLike)):
-            origin = os.fspath(data)
-            desc.path = path = ffi.new("char[]", _encode(origin, "path"))
+            origin = os.fsdecode(data)
+            desc.path = path = ffi.new("char[]", _encode_path(data, "path"))
             keep.append(path)
         else:
             origin = "(bytes)"
@@ -506,7 +509,7 @@ class Runtime:
             data_path = ()
         elif isinstance(data_path, (str, os.PathLike)):
             data_path = (data_path,)
-        paths = [ffi.new("char[]", _encode(os.fspath(each), "data_path")) for each in data_path]
+        paths = [ffi.new("char[]", _encode_path(each, "data_path")) for each in data_path]
         array = ffi.new("const char *[]", paths)
         desc.data_paths, desc.data_path_count = array, len(paths)
         errors.check(lib.tandem_program_create(desc, program, error), error)
@@ -529,10 +532,8 @@ class Runtime:
         raise TypeError("a tandem.Runtime belongs to this process and cannot be copied or pickled")
 
 
-def _encode(text: str, what: str) -> bytes:
-    if "\0" in text:
-        raise errors.InvalidArgumentError(f"{what} {text!r} has a NUL in it: leave it out")
-    return os.fsencode(text)
+def _encode_path(path: Path, what: str) -> bytes:
+    return encode(os.fsdecode(path), what, encoding=sys.getfilesystemencoding())
 
 
 def _read_names(function: Callable[[int], ffi.CData]) -> list[str]:
@@ -554,7 +555,8 @@ def _place_bytes(data: Any, keep: list[object]) -> tuple[ffi.CData, int]:
         ) from None
     if view.nbytes == 0:
         raise errors.BadProgramError("the program has no bytes")
-    if view.readonly and view.contiguous:
+    # Not any view that is read-only: its owner may write to what lies below.
+    if isinstance(view.obj, (bytes, mmap.mmap)) and view.readonly and view.contiguous:
         pointer = ffi.from_buffer(view)
         if int(ffi.cast("uintptr_t", pointer)) % 16 == 0:
             keep.append(pointer)

@@ -152,6 +152,7 @@ def test_as_a_decorator_they_count_for_each_call(fake_library):
         ({"profile": 1.5}, "'profile': expected bool, int or str, found float"),
         ({"profile": None}, "'profile': expected bool, int or str, found NoneType"),
         ({"trust_domain": "a\0b"}, "option 'trust_domain': a NUL is in"),
+        ({"trust_domain": "\ud800"}, "option 'trust_domain': '\\ud800' cannot be encoded"),
         ({"trust_domain": "x" * 256}, "'trust_domain': expected text of at most 255 bytes"),
         ({"cuda_graph": True, "use_cuda_graphs": True}, "'cuda_graph' is given twice"),
         ({"flight_timeout_ms": 10**30}, "'flight_timeout_ms': expected decimal digits"),
@@ -200,6 +201,8 @@ def test_options_of_a_backend_are_set_and_told_by_its_names(fake_library):
     for call in (lambda: tandem.set_option("profile", 1, "nobody"), lambda: tandem.get_option("profile", "nobody")):
         with pytest.raises(tandem.NotFoundError, match="nobody"):
             call()
+    with pytest.raises(tandem.InvalidArgumentError, match="backend: a NUL"):
+        tandem.set_option("log_level", "error", backend="OpenvinoBackend\0of another")
     with pytest.raises(tandem.BadOptionError, match="num_threads"):
         tandem.get_option("num_threads")
     with pytest.raises(tandem.BadOptionError, match="num_streams"):

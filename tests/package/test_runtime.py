@@ -376,10 +376,12 @@ def test_bytes_that_can_change_are_copied_and_others_stay_where_they_are(models)
     with open(models.embedding.path, "rb") as file:
         mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     array = np.frombuffer(content, np.uint8)
-    methods = []
-    for source in (changing, shifted, mapping, array, memoryview(content)[::-1][::-1]):
-        methods.append(tandem.Runtime.get().load_program(source).load_method("forward"))
+    frozen = memoryview(changing).toreadonly()  # for those who have it, not for its owner
+    programs = []
+    for source in (changing, frozen, shifted, mapping, array, memoryview(content)[::-1][::-1]):
+        programs.append(tandem.Runtime.get().load_program(source))
     changing[:] = bytes(len(changing))
+    methods = [program.load_method("forward") for program in programs]
     with pytest.raises(BufferError):
         mapping.close()  # lent to the program
     for method in methods:
@@ -398,6 +400,13 @@ def test_errors_say_what_where_and_what_was_expected(models, tmp_path):
         (tandem.BadProgramError, "bad.pte", lambda: runtime.load_program(bad)),
         (tandem.BadProgramError, "no bytes", lambda: runtime.load_program(b"")),
         (tandem.InvalidArgumentError, "NUL", lambda: runtime.load_program("a\0b")),
+        (tandem.InvalidArgumentError, "path.*cannot be encoded", lambda: runtime.load_program("\ud800")),
+        (
+            tandem.NotFoundError,
+            "missing.pte",
+            lambda: runtime.load_program(models.mlp.path, data_path=[b"missing.pte"]),
+        ),
+        (TypeError, "method is of type int", lambda: program.load_method(7)),
         (tandem.NotFoundError, "nothing.ptd", lambda: runtime.load_program(models.mlp.path, data_path="nothing.ptd")),
         (tandem.UnsupportedError, "ETDump", lambda: runtime.load_program(models.mlp.path, enable_etdump=True)),
         (TypeError, "int", lambda: runtime.load_program(7)),
