@@ -15,17 +15,42 @@ static void tandem_python_load_end(void *user, void *token);
 
 static atomic_long gate_inside;
 static atomic_bool gate_closed;
+static atomic_bool gate_interrupted;
+
+/* Python handles signals at the next line of Python, which here is a callback's, where nothing that is raised
+ * gets further. A KeyboardInterrupt is put off: it comes when the call into C is over. */
+static void handle_signals(void) {
+  PyGILState_STATE state = PyGILState_Ensure();
+  if (PyErr_CheckSignals() != 0) {
+    if (PyErr_ExceptionMatches(PyExc_KeyboardInterrupt)) {
+      PyErr_Clear();
+      atomic_store(&gate_interrupted, true);
+    } else {
+      PyErr_WriteUnraisable(NULL);
+    }
+  }
+  PyGILState_Release(state);
+}
 
 static bool enter_gate(void) {
   atomic_fetch_add(&gate_inside, 1);
-  if (!atomic_load(&gate_closed))
+  if (!atomic_load(&gate_closed)) {
+    handle_signals();
     return true;
+  }
   atomic_fetch_sub(&gate_inside, 1);
   return false;
 }
 
 static void leave_gate(void) {
+  if (atomic_exchange(&gate_interrupted, false))
+    PyErr_SetInterrupt();
   atomic_fetch_sub(&gate_inside, 1);
+}
+
+/* For callbacks that an interrupt came into. */
+static void tandem_gate_interrupt(void) {
+  atomic_store(&gate_interrupted, true);
 }
 
 static void gate_log(void *user, enum tandem_log_level level, const char *line) {
@@ -42,6 +67,9 @@ static enum tandem_status gate_load_begin(void *user, void **token, struct tande
     return tandem_fail(error, TANDEM_INVALID_STATE,
                        "the interpreter is ending, and this load may have options from it");
   enum tandem_status status = tandem_python_load_begin(user, token, error);
+  if (status == TANDEM_INTERNAL && !(error && error->message[0])) /* it raised, which cffi reports */
+    status =
+        tandem_fail(error, status, "the options of this load could not be read: see the exception above");
   leave_gate();
   return status;
 }

@@ -22,6 +22,7 @@ void tandem_gate_log(bool on);
 bool tandem_gate_hook_loads(void);
 void tandem_gate_close(void);
 void tandem_gate_forget(void);
+void tandem_gate_interrupt(void);
 """
 
 # The tensors that other libraries hand over, as DLPack's dlpack.h lays them out.

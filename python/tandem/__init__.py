@@ -42,7 +42,8 @@ from tandem.errors import (  # noqa: E402
     check,
 )
 from tandem.log import LogLevel, on_log  # noqa: E402
-from tandem.options import encode, get_option, options, set_option  # noqa: E402
+from tandem.options import encode as _encode  # noqa: E402
+from tandem.options import get_option, options, set_option  # noqa: E402
 from tandem.runtime import (  # noqa: E402
     BackendRegistry,
     Method,
@@ -101,7 +102,7 @@ def _backends() -> list[str]:
 def active(backend: str | None = None) -> bool:
     """True when ExecuTorch gives the loads of `backend` ("OpenvinoBackend"), or of each of tandem's, to tandem."""
     return all(
-        lib.tandem_executorch_active(encode(name, "backend"))
+        lib.tandem_executorch_active(_encode(name, "backend"))
         for name in (_backends() if backend is None else [backend])
     )
 

@@ -2,12 +2,14 @@
 
 A line is delivered with no lock of tandem held, on whichever thread made it, often inside a load. The function may
 therefore do anything, a load included, whose own lines then come while it runs. What it raises goes to
-sys.unraisablehook (cffi sees to that), never into C. How much is said is option `log_level`.
+sys.unraisablehook (cffi sees to that), never into C; Ctrl-C is put off until the call that made the line is over. How
+much is said is option `log_level`.
 """
 
 from __future__ import annotations
 
 import enum
+import threading
 from typing import TYPE_CHECKING
 
 from tandem._native import ffi, lib
@@ -31,8 +33,14 @@ _function: Callable[[LogLevel, str], object] | None = None
 @ffi.def_extern(name="tandem_python_log")
 def _deliver(user: ffi.CData, level: int, line: ffi.CData) -> None:
     function = _function
-    if function is not None:
+    if function is None:
+        return
+    try:
         function(LogLevel(level), ffi.string(line).decode("utf-8", "replace"))
+    except KeyboardInterrupt:
+        if threading.current_thread() is not threading.main_thread():
+            raise  # none that a signal made
+        lib.tandem_gate_interrupt()
 
 
 def on_log(function: Callable[[LogLevel, str], object] | None) -> None:

@@ -62,18 +62,23 @@ class Verification(enum.Enum):
     InternalConsistency = 1
 
 
+def _make_slot(kind: str, destroy: Callable[[ffi.CData], None], keep: object) -> ffi.CData:
+    """Where a C call puts what it makes. It belongs to the slot at once: an interrupt comes right after the call."""
+    born = _forks
+
+    def free(slot: ffi.CData, keep: object = keep) -> None:
+        if slot[0] and _forks == born:  # a child's copy has threads and devices behind it that are not there
+            destroy(slot[0])
+
+    return ffi.gc(ffi.new(kind), free)
+
+
 class _Owner:
-    """Something of C's that is freed when this and every call that uses it is gone."""
+    """Something of C's that is freed when this and every call that uses it is gone. `slot`: from `_make_slot`."""
 
-    def __init__(self, pointer: ffi.CData, destroy: Callable[[ffi.CData], None], keep: object, what: str) -> None:
-        born = _forks
-
-        def free(pointer: ffi.CData, keep: object = keep) -> None:
-            if _forks == born:  # a child's copy has threads and devices behind it that are not there
-                destroy(pointer)
-
-        self._handle: ffi.CData | None = ffi.gc(pointer, free)
-        self._born = born
+    def __init__(self, slot: ffi.CData, what: str) -> None:
+        self._handle: ffi.CData | None = ffi.gc(slot[0], lambda _, slot=slot: None)  # which keeps the slot
+        self._born = _forks
         self._what = what
 
     def _use(self) -> ffi.CData:
@@ -182,11 +187,11 @@ class MethodMeta:
 class Method(_Owner):
     """A loaded method: one load of each of its delegates' engines. Made by `Program.load_method`."""
 
-    def __init__(self, pointer: ffi.CData, keep: object, name: str, io: _Io) -> None:
+    def __init__(self, made: ffi.CData, flights: collections.deque[_cuda.Event], name: str, io: _Io) -> None:
+        super().__init__(made, f'method "{name}"')
         # Runs that returned early, guarded by _lock. C waits for them before it frees the method, and what they use is
-        # kept until then.
-        self._flights: collections.deque[_cuda.Event] = collections.deque()
-        super().__init__(pointer, lib.tandem_method_destroy, (keep, self._flights), f'method "{name}"')
+        # kept until then, by `made`, a slot.
+        self._flights = flights
         self._metadata = io.describe(name)
         self._lock = threading.RLock()  # over binding, running and reading, since all use the structs below
         # Guarded by _lock.
@@ -200,7 +205,7 @@ class Method(_Owner):
             tensors.Output, io.outputs, self._output_tensors, io.output_count
         )
         # Where the method is one delegate on a CUDA device, and nothing else, that device's memory is used in place.
-        info = self.info if lib.tandem_method_direct(pointer) else []
+        info = self.info if lib.tandem_method_direct(made[0]) else []
         self._on_cuda = bool(info) and info[0].device.startswith("cuda:")
         for slot in (*self._inputs, *self._outputs) if self._on_cuda else ():
             slot.device_id = int(info[0].device.removeprefix("cuda:"))
@@ -405,11 +410,11 @@ class _Io:
 class Program(_Owner):
     """A verified program. Made by `Runtime.load_program`."""
 
-    def __init__(self, pointer: ffi.CData, keep: object, origin: str) -> None:
-        super().__init__(pointer, lib.tandem_program_destroy, keep, f"program {origin}")
+    def __init__(self, slot: ffi.CData, keep: object, origin: str) -> None:
+        super().__init__(slot, f"program {origin}")
         self._keep = keep
-        count = lib.tandem_program_method_count(pointer)
-        self._names = [ffi.string(lib.tandem_program_method_name(pointer, i)).decode() for i in range(count)]
+        count = lib.tandem_program_method_count(slot[0])
+        self._names = [ffi.string(lib.tandem_program_method_name(slot[0], i)).decode() for i in range(count)]
 
     @property
     def method_names(self) -> set[str]:
@@ -422,12 +427,14 @@ class Program(_Owner):
         Errors: NotFoundError (method, operator, backend), BadOptionError, and what the delegate's load failed with.
         """
         handle = self._use()
-        error, method = ffi.new("struct tandem_error *"), ffi.new("struct tandem_method **")
+        error = ffi.new("struct tandem_error *")
+        flights: collections.deque[_cuda.Event] = collections.deque()
+        method = _make_slot("struct tandem_method **", lib.tandem_method_destroy, (self._keep, flights))
         pairs = [spell(key, value) for key, value in options.items()]
         texts = [(ffi.new("char[]", key), ffi.new("char[]", value)) for key, value in pairs]
         array = ffi.new("struct tandem_option[]", texts)
         errors.check(lib.tandem_method_create(handle, encode(name, "method"), array, len(texts), method, error), error)
-        return Method(method[0], self._keep, name, _Io(handle, name))
+        return Method(method, flights, name, _Io(handle, name))
 
     def metadata(self, method_name: str) -> MethodMeta:
         """The inputs and outputs of a method, which is not loaded for it. Errors: NotFoundError."""
@@ -495,9 +502,9 @@ class Runtime:
         if enable_etdump or debug_buffer_size:
             raise errors.UnsupportedError("tandem's runtime writes no ETDump: use executorch.runtime for that")
         desc, error = ffi.new("struct tandem_program_desc *"), ffi.new("struct tandem_error *")
-        program = ffi.new("struct tandem_program **")
         desc.struct_size = ffi.sizeof("struct tandem_program_desc")
         keep: list[object] = []
+        program = _make_slot("struct tandem_program **", lib.tandem_program_destroy, keep)
         if isinstance(data, (str, os.PathLike)):
             origin = os.fsdecode(data)
             desc.path = path = ffi.new("char[]", _encode_path(data, "path"))
@@ -513,7 +520,7 @@ class Runtime:
         array = ffi.new("const char *[]", paths)
         desc.data_paths, desc.data_path_count = array, len(paths)
         errors.check(lib.tandem_program_create(desc, program, error), error)
-        loaded = Program(program[0], keep, origin)
+        loaded = Program(program, keep, origin)
         self._programs.add(loaded)
         return loaded
 

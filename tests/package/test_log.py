@@ -2,8 +2,10 @@
 
 import gc
 import os
+import signal
 import subprocess
 import sys
+import threading
 
 import doors
 import numpy as np
@@ -87,6 +89,36 @@ def test_what_the_function_raises_goes_to_the_unraisable_hook(kind, fake_library
     assert [repr(error) for error in reports] == ["ArithmeticError('forward: fake: warm engine')"]
     assert door.tandem.stats().loads == 1
     del load
+
+
+@pytest.mark.parametrize("listens", [False, True])
+@pytest.mark.fresh
+def test_ctrl_c_during_a_load_is_raised_after_it_and_leaves_no_load(listens, fake_library, fake_programs):
+    door, fake = doors.open_door("own"), doors.Fake(fake_library)
+    lines, raised = [], []
+    program = door.runtime.load_program(fake_programs / "one.pte")
+    fake.say(doors.BUILD, door.tandem.LogLevel.WARNING, "warm engine", 3)
+    if listens:
+        door.tandem.on_log(lambda level, line: lines.append(line))
+
+    def interrupt():
+        fake.wait_inside(doors.BUILD, 1)
+        os.kill(os.getpid(), signal.SIGINT)
+        fake.open_gate(doors.BUILD)
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    fake.close_gate(doors.BUILD)
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        program.load_method("forward")
+    except KeyboardInterrupt:
+        raised.append("load")
+    thread.join(20)
+    gc.collect()
+    stats = door.tandem.stats()
+    assert raised == ["load"] and len(lines) == (3 if listens else 0)
+    assert (stats.builds, stats.loads, stats.engines) == (1, 0, 0)
 
 
 @pytest.mark.fresh
