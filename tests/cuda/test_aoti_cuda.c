@@ -10,6 +10,7 @@
 #include "standin.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -633,6 +634,54 @@ static void contexts_of_one_engine_share_its_gpu_code_which_goes_with_it(void **
   close_rig(&rig);
 }
 
+enum { THREADS = 4 };
+
+struct loader {
+  struct td_aoti_engine *engine;
+  pthread_barrier_t *start;
+  pthread_t thread;
+  void *module;
+  int32_t code;
+};
+
+static void *load_once(void *user) {
+  struct loader *loader = user;
+  struct td_aoti_watch watch = {.modules = loader->engine->modules};
+  loader->code = td_aoti_cuda_enter(loader->engine->cuda, NULL) == TANDEM_OK ? 0 : 1;
+  pthread_barrier_wait(loader->start);
+  if (loader->code == 0) {
+    td_aoti_watch(&watch);
+    loader->code = driver.load_data(&loader->module, image);
+    td_aoti_watch(NULL);
+    td_aoti_cuda_leave(loader->engine->cuda);
+  }
+  return NULL;
+}
+
+static void threads_that_want_the_same_gpu_code_get_one_module(void **state) {
+  (void)state;
+  struct loader loaders[THREADS];
+  pthread_barrier_t start;
+  bind_driver();
+  struct td_aoti_engine *made = make_engine();
+  pthread_barrier_init(&start, NULL, THREADS);
+  for (int i = 0; i < THREADS; i++) {
+    loaders[i] = (struct loader){.engine = made, .start = &start};
+    assert_int_equal(pthread_create(&loaders[i].thread, NULL, load_once, &loaders[i]), 0);
+  }
+  for (int i = 0; i < THREADS; i++)
+    pthread_join(loaders[i].thread, NULL);
+  pthread_barrier_destroy(&start);
+  for (int i = 0; i < THREADS; i++) {
+    assert_int_equal(loaders[i].code, 0);
+    assert_ptr_equal(loaders[i].module, loaders[0].module);
+  }
+  assert_modules(1);
+  td_aoti_engine_destroy(made);
+  assert_modules(0);
+  remove(image_path);
+}
+
 static void gpu_code_that_does_not_load_is_asked_for_again(void **state) {
   (void)state;
   struct rig rig;
@@ -705,6 +754,7 @@ int main(void) {
       cmocka_unit_test(only_a_primary_context_is_taken_and_only_a_gpu_that_is_new_enough),
       cmocka_unit_test(weights_are_copied_whole_in_either_direction),
       cmocka_unit_test(contexts_of_one_engine_share_its_gpu_code_which_goes_with_it),
+      cmocka_unit_test(threads_that_want_the_same_gpu_code_get_one_module),
       cmocka_unit_test(gpu_code_that_does_not_load_is_asked_for_again),
       cmocka_unit_test(the_pool_keeps_its_memory_while_there_is_an_engine),
   };
