@@ -224,9 +224,10 @@ def print_section(documents: list[dict[str, Any]], machine: str) -> None:
                     f"({c['ratio_p25']:.3f} .. {c['ratio_p75']:.3f})" if c else "-"
                 )  # fmt: skip
             row(key.replace("_", " "), *cells)
-        print("\nEach ratio: " + "; ".join(
-            f"{LOADED[name]} {next(iter(c.values()))['rounds']} rounds of {next(iter(c.values()))['runs']} runs"
-            for name, c in speeds.items()) + ". At most 1.01 is wanted of shared over private.\n")  # fmt: skip
+        settings = (f"{LOADED[name]}: {c['rounds']} rounds of {c['runs']} runs"
+                    for name, comparisons in speeds.items() for c in list(comparisons.values())[:1])  # fmt: skip
+        text = f"Of each ratio: {'; '.join(settings)}. At most 1.01 is wanted of shared over private."
+        print(f"\n{textwrap.fill(text, 125)}\n")
     kinds = [d for d in documents if d.get("measurement") == "peers" and "load_bytes" in d]
     if kinds:
         counts = list(dict.fromkeys(count for d in kinds for count in d["ms_a_run_of_all"]))
@@ -245,6 +246,10 @@ def print_section(documents: list[dict[str, Any]], machine: str) -> None:
             bad = [f"{name} ({p.get('error', 'wrong')})" for name, p in d["programs"].items() if not p["good"]]
             tell_item(f"{d['part']}: {len(good)} good{': ' * bool(good)}{', '.join(good)}; "
                       f"{len(bad)} not{': ' * bool(bad)}{', '.join(bad)}")  # fmt: skip
+        elif d.get("measurement") == "devices" and "limits" in d:
+            wrong = [name.replace("_", " ") for name, limit in d["limits"].items() if not limit["good"]]
+            tell_item(f"{d['part']}, a load on one GPU and two on the other: " + (
+                ", ".join(wrong) or "an engine for each GPU, the loads of one share it, outputs equal"))  # fmt: skip
         elif "memcheck" in d or "tests" in d:
             tell_item(f"{d['part']}: {d.get('memcheck', d.get('tests'))}")
         elif "measurement" not in d and not d.get("good", True):
