@@ -1,6 +1,7 @@
 """Runs the examples as a user does: each in a process of its own, with the tandem that PYTHONPATH names."""
 
 import dataclasses
+import functools
 import os
 import pathlib
 import subprocess
@@ -15,6 +16,8 @@ ENVIRONMENT = {
     "PYTHONPATH": f"{HERE}:{os.environ.get('PYTHONPATH', '')}",
     "RAY_AUTH_MODE": "disabled",  # else Ray keeps a token in the home folder
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "50",  # Serve's 5 s are too few where other programs run
+    "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "50",
 }
 
 
@@ -50,19 +53,26 @@ def example():
 
 
 @pytest.fixture(scope="session")
-def exported(example, tmp_path_factory):
-    """What export.py makes of its small policy, by backend. Each replaced a file that was there."""
+def export(example, tmp_path_factory):
+    """What export.py makes of its small policy for a backend, once. It replaced a file that was there."""
     folder = tmp_path_factory.mktemp("programs")
-    made = {}
-    for backend in ("openvino", "aotinductor", "xnnpack"):
+
+    @functools.cache
+    def make(backend):
         path = folder / ("policy.pte" if backend == "openvino" else f"{backend}.pte")
         path.write_bytes(b"in use")
         os.link(path, path.with_suffix(".before"))
         example.run("export.py", path, "--backend", backend)
-        made[backend] = path
-    return made
+        return path
+
+    return make
 
 
 @pytest.fixture(scope="session")
-def policy(exported):
-    return exported["openvino"]
+def exported(export):
+    return {backend: export(backend) for backend in ("openvino", "aotinductor", "xnnpack")}
+
+
+@pytest.fixture(scope="session")
+def policy(export):
+    return export("openvino")

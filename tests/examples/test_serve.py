@@ -31,7 +31,10 @@ def cluster(example):
 
     size = {"num_cpus": 1, "object_store_memory": 80 << 20}
     with tempfile.TemporaryDirectory(prefix="tandem-ray-", ignore_cleanup_errors=True) as folder:
-        made = Cluster(initialize_head=True, head_node_args={**size, "include_dashboard": False, "temp_dir": folder})
+        os.environ["RAY_TMPDIR"] = (
+            folder  # not temp_dir=: Cluster writes its address to /tmp/ray then, and makes no folder
+        )
+        made = Cluster(initialize_head=True, head_node_args={**size, "include_dashboard": False})
         try:
             made.add_node(**size)
             yield made
