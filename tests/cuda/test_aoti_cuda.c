@@ -728,10 +728,14 @@ static void the_pool_keeps_its_memory_while_there_is_an_engine(void **state) {
   void *memory;
   assert_int_equal(td_aoti_cuda_allocate(second->cuda, (size_t)1 << 60, &memory, &error),
                    TANDEM_OUT_OF_MEMORY); /* only after what is idle there was given up */
-  td_aoti_cuda_leave(second->cuda);
   assert_int_equal(standin->calls("cuMemPoolTrimTo"), 1);
-  td_aoti_engine_destroy(second);
+  td_aoti_cuda_make_room(second->cuda, 1);
+  assert_int_equal(standin->calls("cuMemPoolTrimTo"), 1);
+  td_aoti_cuda_make_room(second->cuda, (size_t)1 << 60);
   assert_int_equal(standin->calls("cuMemPoolTrimTo"), 2);
+  td_aoti_cuda_leave(second->cuda);
+  td_aoti_engine_destroy(second);
+  assert_int_equal(standin->calls("cuMemPoolTrimTo"), 3);
   assert_int_equal(read_threshold(pool), before);
   first = make_engine();
   assert_int_equal(pool_set(pool, 4, &chosen), 0); /* by the application, which may */

@@ -255,6 +255,8 @@ void td_aoti_cuda_release(struct td_aoti_cuda *cuda);
  * and takes it away again. NULL is fine and does nothing. */
 enum tandem_status td_aoti_cuda_enter(struct td_aoti_cuda *cuda, struct tandem_error *error);
 void td_aoti_cuda_leave(struct td_aoti_cuda *cuda);
+/* Before the engine's library allocates `size` bytes. NULL is fine. */
+void td_aoti_cuda_make_room(struct td_aoti_cuda *cuda, size_t size);
 enum tandem_status td_aoti_cuda_allocate(struct td_aoti_cuda *cuda, size_t size, void **memory,
                                          struct tandem_error *error);
 void td_aoti_cuda_free(struct td_aoti_cuda *cuda, void *memory);

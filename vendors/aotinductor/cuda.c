@@ -5,6 +5,10 @@
  * it allocates too, are copied to the caller's memory and freed on that same stream, so a run that returns
  * early leaves nothing that the host would have to wait for.
  *
+ * To the engine's own work a run adds on the host: entering the context (three calls of the driver), a
+ * question to the stream and one for each tensor, a handle for each input, and a copy for each output, which
+ * no engine can be made to write elsewhere. On the device it adds the copies.
+ *
  * Engines call the CUDA runtime, which knows one context a device: the primary one. A caller whose thread has
  * another one current is refused, since its memory is not the engine's.
  *
@@ -194,6 +198,11 @@ enum tandem_status td_aoti_cuda_memory(const struct tandem_resolution *resolutio
                                        uint64_t *total_bytes, struct tandem_error *error) {
   td_cuda_set_host(td_aoti_host());
   return td_cuda_memory(resolution, free_bytes, total_bytes, error);
+}
+
+void td_aoti_cuda_make_room(struct td_aoti_cuda *cuda, size_t size) {
+  if (cuda != NULL)
+    td_cuda_make_room(cuda->device, size);
 }
 
 enum tandem_status td_aoti_cuda_allocate(struct td_aoti_cuda *cuda, size_t size, void **memory,

@@ -334,6 +334,7 @@ static enum tandem_status load_weights(struct td_aoti_engine *self, const struct
                       "the program has %zu bytes of weights, its library reads %" PRIu64
                       "; export the program again",
                       program->weights_size, wanted);
+  td_aoti_cuda_make_room(self->cuda, wanted);
   struct td_aoti_watch watch = {.constants = self->constants, .capacity = self->constant_count};
   td_aoti_watch(&watch);
   int32_t code = self->api.load_blob != NULL ? self->api.load_blob(self->container, program->weights) : 0;

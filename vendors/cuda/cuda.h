@@ -207,6 +207,10 @@ void td_cuda_free(struct td_cuda_context *context, uint64_t address);
 void td_cuda_hold_pool(struct td_cuda_context *context);
 /* The last one lets the pool's memory go, and what recorded runs had. */
 void td_cuda_drop_pool(struct td_cuda_context *context);
+/* Before somebody else, an engine's library, allocates `size` bytes: gives up what lies idle where less is
+ * free.
+ */
+void td_cuda_make_room(struct td_cuda_context *context, size_t size);
 /* At least `size` bytes from what lies idle, else new. The buffer must be empty. */
 int32_t td_cuda_take(struct td_cuda_context *context, size_t size, struct td_cuda_buffer *buffer);
 /* Leaves it for the next; nothing may use it any more. Empties the buffer, which may be empty. */

@@ -698,16 +698,25 @@ static bool trim_pool(struct td_cuda_context *context) {
   return any;
 }
 
+/* Whether there may have been any. */
+static bool give_up_idle(struct td_cuda_context *context) {
+  bool idle = trim_idle(context);
+  bool scratch = td_scratch_trim(context, 0);
+  bool pool = trim_pool(context);
+  return idle || scratch || pool;
+}
+
+void td_cuda_make_room(struct td_cuda_context *context, size_t size) {
+  size_t free_bytes, total_bytes;
+  if (td_cuda.memory_info(&free_bytes, &total_bytes) == TD_CUDA_OK && free_bytes < size)
+    give_up_idle(context);
+}
+
 int32_t td_cuda_allocate(struct td_cuda_context *context, size_t size, uint64_t *address) {
   *address = 0;
   int32_t code = td_cuda.memory_allocate(address, size);
-  if (code == TD_CUDA_OUT_OF_MEMORY) {
-    bool idle = trim_idle(context);
-    bool scratch = td_scratch_trim(context, 0);
-    bool pool = trim_pool(context);
-    if (idle || scratch || pool)
-      code = td_cuda.memory_allocate(address, size);
-  }
+  if (code == TD_CUDA_OUT_OF_MEMORY && give_up_idle(context))
+    code = td_cuda.memory_allocate(address, size);
   if (code != TD_CUDA_OK)
     *address = 0;
   return code;
