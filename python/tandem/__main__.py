@@ -10,18 +10,18 @@ from __future__ import annotations
 import os
 import pathlib
 import runpy
+import subprocess
 import sys
 from typing import NoReturn
 
 from tandem import _hook, _libraries
 
-HELP = """\
-In Python also:
+HELP = """
+of the Python package:
 
   run SCRIPT.py [ARGUMENTS]     run an unchanged script with tandem in front of ExecuTorch; also -m MODULE, a .pyz,
                                 a folder with a __main__.py
   enable, disable               load tandem in every program of this environment that imports ExecuTorch's runtime
-
 """
 
 
@@ -67,8 +67,12 @@ def run_command(arguments: list[str]) -> NoReturn:
     """The package's own executable. It finds libexecutorch where this package found it."""
     program = str(pathlib.Path(__file__).parent / "bin" / "tandem")
     folders = [str(_libraries.find_executorch().parent), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
-    sys.stdout.flush()
-    os.execve(program, ["tandem", *arguments], {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(folders)})
+    environment = {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(folders)}
+    if arguments in (["--help"], ["-h"]):
+        done = subprocess.run([program, "--help"], env=environment)
+        print(HELP, end="")
+        sys.exit(done.returncode)
+    os.execve(program, ["tandem", *arguments], environment)
 
 
 def main() -> None:
@@ -76,12 +80,13 @@ def main() -> None:
     if command == "run" and is_python_program(arguments):
         run_python(arguments)
     elif command in ("enable", "disable"):
+        if arguments in (["--help"], ["-h"]):
+            print(f"usage: tandem {command}\n{HELP}", end="")
+            return
         if arguments:
             fail(f"{command} takes no argument, found {arguments[0]!r}")
         change_hook(command)
     else:
-        if command in ("--help", "-h"):
-            print(HELP, end="")
         run_command([command, *arguments])
 
 

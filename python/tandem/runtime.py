@@ -269,6 +269,9 @@ class Method(_Owner):
         if self._born != _forks:  # before the lock, which a thread of the parent may hold for ever
             self._use()
         slots, output_slots = self._inputs, self._outputs
+        for name, given in (("inputs", inputs), ("out", out)):
+            if hasattr(given, "__dlpack__"):  # whose rows would be taken for tensors
+                raise TypeError(f"{name} is one {type(given).__name__}: expected a list, with a tensor for each")
         if len(inputs) != len(slots):
             raise errors.InvalidArgumentError(
                 f"{len(inputs)} inputs were given: {self._what} has {len(slots)} that are tensors"
@@ -450,7 +453,7 @@ class BackendRegistry:
         return _read_names(lib.tandem_executorch_backend)
 
     def is_available(self, backend_name: str) -> bool:
-        """True when a program for that backend can be loaded; opens its library if it must be looked for."""
+        """True when the library behind a backend is there, which is opened for that; of a device a load tells."""
         info = ffi.new("struct tandem_vendor_info *")
         info.struct_size = ffi.sizeof("struct tandem_vendor_info")
         for index in range(lib.tandem_vendor_count()):

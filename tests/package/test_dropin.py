@@ -230,7 +230,9 @@ def test_other_commands_are_the_executable_s(models):
     done = python("-m", "tandem", "run", models.mlp.path, "--repeat", "1", "--json")
     assert [load["shared"] for load in json.loads(done.stdout)["loads"]] == [False, True], done.stderr
     help_text = python("-m", "tandem", "--help").stdout
-    assert "run SCRIPT.py" in help_text and "run PROGRAM" in help_text
+    assert help_text.index("usage:") < help_text.index("run PROGRAM") < help_text.index("run SCRIPT.py")
+    for command in ("enable", "disable"):
+        assert f"usage: tandem {command}" in python("-m", "tandem", command, "--help").stdout
     assert python("-m", "tandem", "nonsense").returncode == 2
 
 

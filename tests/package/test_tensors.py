@@ -388,3 +388,8 @@ def test_room_that_does_not_fit_is_refused_by_name(models):
         method.execute([memory[:256].reshape(4, 64)], out=[overlapping])
     with pytest.raises(tandem.InvalidArgumentError, match="0 inputs were given.*has 1.*input0"):
         method.execute()
+    for tensor in (x, torch.from_numpy(x)):
+        with pytest.raises(TypeError, match="inputs is one .*expected a list"):
+            method.execute(tensor)
+    with pytest.raises(TypeError, match="out is one ndarray: expected a list"):
+        method.execute([x], out=np.empty((4, 10), np.float32))
