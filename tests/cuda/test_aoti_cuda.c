@@ -536,6 +536,24 @@ static void only_a_primary_context_is_taken_and_only_a_gpu_that_is_new_enough(vo
   cuda.context_destroy(own);
 }
 
+static void a_program_for_a_gpu_goes_to_the_one_that_the_option_names(void **state) {
+  (void)state;
+  static const struct {
+    const char *device, *found; /* NULL: refused */
+  } cases[] = {{"", "cuda:0"},   {"cuda", "cuda:0"}, {"cuda:0", "cuda:0"}, {"cuda:1", "cuda:1"},
+               {"cuda:9", NULL}, {"cpu", NULL},      {"cuda:1x", NULL}};
+  struct td_aoti_program program = {.device_type = AOTI_DEVICE_CUDA};
+  struct tandem_payload payload = {.state = &program};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    struct tandem_resolution found;
+    const char *options[TD_AOTI_OPTION_COUNT] = {[TD_AOTI_DEVICE] = cases[i].device};
+    enum tandem_status status = td_aoti_resolve(&payload, options, &found, &error);
+    assert_int_equal(status == TANDEM_OK, cases[i].found != NULL);
+    if (status == TANDEM_OK)
+      assert_string_equal(found.device, cases[i].found);
+  }
+}
+
 static void weights_are_copied_whole_in_either_direction(void **state) {
   (void)state;
   struct rig rig;
@@ -756,6 +774,7 @@ int main(void) {
       cmocka_unit_test(what_cannot_run_is_told_and_the_next_run_works),
       cmocka_unit_test(memory_of_another_device_is_refused_by_name),
       cmocka_unit_test(only_a_primary_context_is_taken_and_only_a_gpu_that_is_new_enough),
+      cmocka_unit_test(a_program_for_a_gpu_goes_to_the_one_that_the_option_names),
       cmocka_unit_test(weights_are_copied_whole_in_either_direction),
       cmocka_unit_test(contexts_of_one_engine_share_its_gpu_code_which_goes_with_it),
       cmocka_unit_test(threads_that_want_the_same_gpu_code_get_one_module),
