@@ -787,6 +787,11 @@ static enum tandem_status get_option(const char *backend, const char *key, char 
   if (status != TANDEM_OK)
     return status;
   int index = find_row(vendor, key);
+  for (size_t i = 0; index == NO_ROW && !backend && (vendor = td_vendor_at(i)); i++)
+    if (find_row(vendor, key) != NO_ROW)
+      return td_fail(error, TANDEM_BAD_OPTION,
+                     "option '%.128s' is a backend's own: say of which, for example %s", key,
+                     vendor->backend);
   if (index == NO_ROW)
     return fail_unknown(error, SOURCE_DEFAULT, vendor, key);
   struct resolving *resolving = td_alloc(sizeof(*resolving));

@@ -885,6 +885,8 @@ static void a_value_is_read_whole_or_not_at_all(void **state) {
   assert_int_equal(tandem_get_option("north", "nonsense", value, 8, &error), TANDEM_BAD_OPTION);
   assert_int_equal(tandem_get_option(NULL, "nonsense", value, 8, &error), TANDEM_BAD_OPTION);
   assert_non_null(strstr(error.message, "docs/options.md"));
+  assert_int_equal(tandem_get_option(NULL, "north_text", value, 8, &error), TANDEM_BAD_OPTION);
+  assert_non_null(strstr(error.message, "'north_text' is a backend's own: say of which, for example North"));
   td_memory_fail_at(1);
   assert_int_equal(tandem_get_option("north", "profile", value, 8, &error), TANDEM_OUT_OF_MEMORY);
   td_memory_fail_at(0);
