@@ -79,7 +79,12 @@ SHIMS_ONLY = {
 
 # For the policy, whose thousand products of matrices would each be timed with every operation that may follow: fusion
 # by rule, and few candidates a shape. A kernel may be slower than the best one; sharing does not depend on it.
-FEW_CHOICES = {"benchmark_epilogue_fusion": False, "prologue_fusion": False}
+# Its host code, one function of two megabytes, is not optimized: g++ took over 60 s with -O1, 13 s with -O0.
+FEW_CHOICES = {
+    "benchmark_epilogue_fusion": False,
+    "prologue_fusion": False,
+    "aot_inductor.compile_wrapper_opt_level": "O0",
+}
 
 
 def weigh(model: torch.nn.Module) -> int:
@@ -93,14 +98,15 @@ def write_program(
     args: tuple[torch.Tensor, ...],
     options: dict[str, Any] | None,
 ) -> None:
-    """Of the options SHIMS_ONLY make a program that runs without torch, where its device is a GPU."""
+    """The options count where the device is a GPU; with those of SHIMS_ONLY the program runs without torch."""
     import export  # python/tandem/export.py alone: the package needs its native module
 
     if args[0].device.type == "cpu":
         options = None
     began = time.time()
     with torch.no_grad():
-        export.to_program(model, args, folder / f"{name}.pte", torch_needed=not options, options=options)
+        needed = "max_autotune" not in (options or {})
+        export.to_program(model, args, folder / f"{name}.pte", torch_needed=needed, options=options)
     print(f"{name}: {weigh(model) / 2**20:.1f} MiB of weights, {time.time() - began:.0f} s to compile", flush=True)
 
 
@@ -188,9 +194,11 @@ def main() -> None:
         import policy_model
 
         model, args = policy_model.make(device, shape=policy_model.SMALL if small else policy_model.Shape())
-        count = {"policy": 4, "policy_quick": 1, "policy_torch": 0}[what]
-        options = {**SHIMS_ONLY, **FEW_CHOICES, "test_configs.max_mm_configs": count}
-        write_program(folder, what, model, args, options if count else None)
+        if what == "policy_torch":
+            options = FEW_CHOICES
+        else:
+            options = {**SHIMS_ONLY, **FEW_CHOICES, "test_configs.max_mm_configs": 4 if what == "policy" else 1}
+        write_program(folder, what, model, args, options)
     elif what == "partitioner":
         partition(folder, small)
     elif what == "conformance":
