@@ -61,8 +61,10 @@ def find_model(name: str) -> Model:
         build = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
         raise Problem(f"--model {name}: {error}") from error
-    model, inputs = build()
-    return model, tuple(inputs)
+    built = build()
+    if not (isinstance(built, tuple) and len(built) == 2):
+        raise Problem(f"--model {name}: it returned a {type(built).__name__}, expected a module and a tuple of inputs")
+    return built[0], tuple(built[1])
 
 
 def partitioners(backend: str) -> list[typing.Any]:

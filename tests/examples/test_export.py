@@ -34,4 +34,6 @@ def test_a_missing_gpu_is_told_in_one_line(example, tmp_path):
 def test_a_model_that_is_not_there_is_told_in_one_line(example, tmp_path):
     done = example.run("export.py", tmp_path / "a.pte", "--model", "json:nothing", status=1)
     assert done.stderr == "export.py: --model json:nothing: module 'json' has no attribute 'nothing'\n"
+    done = example.run("export.py", tmp_path / "a.pte", "--model", "time:time", status=1)
+    assert done.stderr.startswith("export.py: --model time:time: it returned a float, expected a module and")
     example.run("export.py", tmp_path / "a.pte", "--model", "json", status=2)
