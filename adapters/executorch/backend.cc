@@ -508,7 +508,8 @@ void replace_name(char *name) {
   const char *mark = "@tandem";
   size_t length = strlen(name);
   size_t replaced = length < strlen(mark) ? length : strlen(mark);
-  memcpy(name + length - replaced, mark, replaced);
+  for (size_t i = 0; i < replaced; i++)
+    name[length - replaced + i] = mark[i];
 }
 
 enum tandem_status add(const char *backend, bool taken, struct tandem_error *error) {
