@@ -62,6 +62,7 @@ struct Plan {
   std::string name;
   size_t input_count, output_count; /* tensors and others */
   std::vector<PlanTensor> inputs, outputs;
+  std::vector<struct tandem_constant> constants; /* the other inputs */
   std::vector<std::string> operators;
   std::vector<std::string> externals; /* keys of tensors that a data file has to bring */
   std::vector<PlanDelegate> delegates;

@@ -1400,6 +1400,29 @@ enum tandem_status tandem_program_method_io(struct tandem_program *program, cons
       });
 }
 
+enum tandem_status tandem_program_method_constants(struct tandem_program *program, const char *method,
+                                                   const struct tandem_constant **constants, size_t *count,
+                                                   struct tandem_error *error) {
+  if (constants)
+    *constants = nullptr;
+  if (count)
+    *count = 0;
+  return guard(
+      error, [&]() -> enum tandem_status {
+        size_t index = 0;
+        if (!program || !method)
+          return tandem_fail(error, TANDEM_INVALID_ARGUMENT, "program or method is NULL");
+        enum tandem_status status = find_plan(*program->state, method, &index, error);
+        if (status != TANDEM_OK)
+          return status;
+        if (constants)
+          *constants = program->state->plans[index].constants.data();
+        if (count)
+          *count = program->state->plans[index].constants.size();
+        return TANDEM_OK;
+      });
+}
+
 enum tandem_status tandem_program_delegates(struct tandem_program *program, const char *method,
                                             const struct tandem_delegate **delegates, size_t *count,
                                             struct tandem_error *error) {

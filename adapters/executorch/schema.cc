@@ -134,6 +134,31 @@ bool read_tensors(const pte::ExecutionPlan *plan, const flatbuffers::Vector<int3
   return true;
 }
 
+/* The inputs that are no tensors; read_tensors has checked the indices. */
+void read_constants(const pte::ExecutionPlan *plan, std::vector<struct tandem_constant> *constants) {
+  for (size_t i = 0; i < count_of(plan->inputs()); i++) {
+    int32_t index = plan->inputs()->Get(static_cast<flatbuffers::uoffset_t>(i));
+    const pte::EValue *value = plan->values()->Get(static_cast<flatbuffers::uoffset_t>(index));
+    if (value && value->val_as_Tensor())
+      continue;
+    struct tandem_constant entry = {};
+    entry.position = i;
+    if (value && value->val_as_Null()) {
+      entry.kind = TANDEM_CONSTANT_NONE;
+    } else if (value && value->val_as_Bool()) {
+      entry.kind = TANDEM_CONSTANT_BOOL;
+      entry.integer = value->val_as_Bool()->bool_val();
+    } else if (value && value->val_as_Int()) {
+      entry.kind = TANDEM_CONSTANT_INT;
+      entry.integer = value->val_as_Int()->int_val();
+    } else if (value && value->val_as_Double()) {
+      entry.kind = TANDEM_CONSTANT_DOUBLE;
+      entry.real = value->val_as_Double()->double_val();
+    }
+    constants->push_back(entry);
+  }
+}
+
 bool read_externals(const pte::ExecutionPlan *plan, std::vector<std::string> *externals, std::string *why) {
   for (size_t i = 0; i < count_of(plan->values()); i++) {
     const pte::EValue *value = plan->values()->Get(static_cast<flatbuffers::uoffset_t>(i));
@@ -278,6 +303,7 @@ bool read_plan(const pte::Program *program, const pte::ExecutionPlan *source, co
       !read_tensors(source, source->outputs(), "output", &plan->outputs, why) ||
       !read_externals(source, &plan->externals, why))
     return false;
+  read_constants(source, &plan->constants);
   if (count_of(source->operators()) > list_limit || count_of(source->delegates()) > list_limit)
     return refuse(why, "%zu operators and %zu delegates: expected at most %zu of each",
                   count_of(source->operators()), count_of(source->delegates()), list_limit);

@@ -70,6 +70,28 @@ TANDEM_API enum tandem_status tandem_program_method_io(struct tandem_program *pr
                                                        const struct tandem_io **outputs, size_t *output_count,
                                                        struct tandem_error *error);
 
+enum tandem_constant_kind {
+  TANDEM_CONSTANT_OTHER = 0, /* a text, a list */
+  TANDEM_CONSTANT_NONE = 1,
+  TANDEM_CONSTANT_BOOL = 2,
+  TANDEM_CONSTANT_INT = 3,
+  TANDEM_CONSTANT_DOUBLE = 4,
+};
+
+/* An input of a method that is no tensor: it was exported for this value, and runs with no other. */
+struct tandem_constant {
+  size_t position; /* among all inputs */
+  int32_t kind;    /* enum tandem_constant_kind */
+  int64_t integer; /* of BOOL and INT */
+  double real;     /* of DOUBLE */
+};
+
+/* The inputs that tandem_program_method_io leaves out. Borrowed for the life of the program. */
+TANDEM_API enum tandem_status tandem_program_method_constants(struct tandem_program *program,
+                                                              const char *method,
+                                                              const struct tandem_constant **constants,
+                                                              size_t *count, struct tandem_error *error);
+
 /* One delegate of a method, as the file has it. Pointers are borrowed for the life of the program. */
 struct tandem_delegate {
   const char *backend;

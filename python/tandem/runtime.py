@@ -6,8 +6,7 @@
 
 It enters C without the interpreter lock: loads and runs of several threads are under way at the same time. It differs
 from executorch.runtime where that hides the sharing: each `load_method` makes a load of its own (there a program
-caches its methods), and only the inputs that are tensors are given (there also those that the program has as
-constants).
+caches its methods), and inputs that are no tensors, which the program has as constants, may be left out.
 
 Ownership: a method keeps its program's memory, so either may go first. What is dropped is freed; `close` and `with`
 free sooner. Thread rule: everything may be called from any thread; two threads that run one method take turns.
@@ -193,6 +192,7 @@ class Method(_Owner):
         # kept until then, by `made`, a slot.
         self._flights = flights
         self._metadata = io.describe(name)
+        self._constants = io.constants
         self._lock = threading.RLock()  # over binding, running and reading, since all use the structs below
         # Guarded by _lock.
         self._running = False
@@ -249,8 +249,9 @@ class Method(_Owner):
         """Runs the method: the outputs, as fresh NumPy arrays.
 
         `inputs`: an array or anything with `__dlpack__` for each input that is a tensor; a Python number will do for
-        rank 0. They are read in place where they are contiguous, else from a copy, and must not change meanwhile.
-        bfloat16 and float8 are the types of ml_dtypes.
+        rank 0. Inputs that are no tensors are left out, all of them, or given as the program was exported with them: it
+        runs with no other value. Tensors are read in place where they are contiguous, else from a copy, and must not
+        change meanwhile. bfloat16 and float8 are the types of ml_dtypes.
         `out`: for each output None or what to write it into, which then is the result: a contiguous array of that
         type and shape; of a dynamic output at least as large, the result then being the part that was written.
         A method that is one engine on a CUDA device also takes contiguous CUDA tensors, in `inputs` and in `out`,
@@ -273,10 +274,7 @@ class Method(_Owner):
             if hasattr(given, "__dlpack__"):  # whose rows would be taken for tensors
                 raise TypeError(f"{name} is one {type(given).__name__}: expected a list, with a tensor for each")
         if len(inputs) != len(slots):
-            raise errors.InvalidArgumentError(
-                f"{len(inputs)} inputs were given: {self._what} has {len(slots)} that are tensors"
-                f" ({', '.join(slot.name for slot in slots)})"
-            )
+            inputs = self._drop_constants(inputs)
         if out is None:
             out = (None,) * len(output_slots)
         elif len(out) != len(output_slots):
@@ -288,6 +286,30 @@ class Method(_Owner):
                 return self._execute_locked(inputs, out, device, stream, return_early)
             finally:
                 self._running = False
+
+    def _drop_constants(self, inputs: Sequence[Any]) -> list[Any]:
+        names, constants = [slot.name for slot in self._inputs], self._constants
+        if not constants or len(inputs) != len(names) + len(constants):
+            more = f", and {len(constants)} that are none and may be left out together" if constants else ""
+            raise errors.InvalidArgumentError(
+                f"{len(inputs)} inputs were given: {self._what} has {len(names)} that are tensors"
+                f" ({', '.join(names)}){more}"
+            )
+        for position, expected in constants.items():
+            value = inputs[position]
+            if not _is_constant(value, expected):
+                found = (
+                    repr(value) if isinstance(value, (bool, int, float, type(None))) else f"a {type(value).__name__}"
+                )
+                raise errors.InvalidArgumentError(
+                    f"input {position} of {self._what} is {found}: the program was exported for"
+                    + (
+                        " a text or a list there; leave out all inputs that are no tensors"
+                        if expected is ...
+                        else f" {expected!r} there and runs with nothing else; export it again for another"
+                    )
+                )
+        return [value for position, value in enumerate(inputs) if position not in constants]
 
     def _refuse_reentry(self) -> None:
         if self._running:  # on this thread: a log function that runs the method whose line it got
@@ -401,6 +423,13 @@ class _Io:
         )
         self.inputs, self.outputs = arrays[0], arrays[1]
         self.input_count, self.output_count = counts[0], counts[1]
+        constants = ffi.new("const struct tandem_constant **")
+        errors.check(
+            lib.tandem_program_method_constants(program, encode(method, "method"), constants, counts, error), error
+        )
+        # By position among all inputs; `...` stands for what is none of these.
+        found = [ffi.addressof(constants[0], i) for i in range(counts[0])]
+        self.constants: dict[int, Any] = {each.position: _read_constant(each) for each in found}
 
     def describe(self, name: str) -> MethodMeta:
         return MethodMeta(
@@ -540,6 +569,25 @@ class Runtime:
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError("a tandem.Runtime belongs to this process and cannot be copied or pickled")
+
+
+def _read_constant(constant: ffi.CData) -> Any:
+    values: dict[int, Any] = {
+        lib.TANDEM_CONSTANT_NONE: None,
+        lib.TANDEM_CONSTANT_BOOL: bool(constant.integer),
+        lib.TANDEM_CONSTANT_INT: constant.integer,
+        lib.TANDEM_CONSTANT_DOUBLE: constant.real,
+    }
+    return values.get(constant.kind, ...)
+
+
+def _is_constant(value: Any, expected: Any) -> bool:
+    """As ExecuTorch compares: types are equal, and floats nearly so."""
+    if expected is ... or type(value) is not type(expected):
+        return False
+    if isinstance(expected, float):
+        return bool(value == expected or abs(value - expected) <= 1e-4 + 1e-5 * abs(expected))
+    return bool(value == expected)
 
 
 def _encode_path(path: Path, what: str) -> bytes:

@@ -441,6 +441,16 @@ static void an_input_that_is_no_tensor_keeps_its_value(void **state) {
   assert_int_equal(tandem_program_method_io(program, "forward", &inputs, &count, NULL, NULL, &error),
                    TANDEM_OK);
   assert_int_equal(count, 1);
+  const struct tandem_constant *constants;
+  assert_int_equal(tandem_program_method_constants(program, "forward", &constants, &count, &error),
+                   TANDEM_OK);
+  assert_int_equal(count, 1);
+  assert_int_equal(constants[0].position, 1);
+  assert_int_equal(constants[0].kind, TANDEM_CONSTANT_INT);
+  assert_int_equal(constants[0].integer, 5);
+  assert_int_equal(tandem_program_method_constants(program, "none", &constants, &count, &error),
+                   TANDEM_NOT_FOUND);
+  assert_null(constants);
   struct tandem_method *method = open_method(program, "forward");
   check_affine(method, 2, 10.0f, 15.0f);
   tandem_method_destroy(method);

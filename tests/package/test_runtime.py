@@ -132,6 +132,61 @@ def test_constants_in_a_data_file_are_found(kind, models):
         runtime.load_program(models.chain_external.path).load_method("forward")
 
 
+MAKE_CONSTANTS = """
+import sys, torch
+from executorch.exir import to_edge_transform_and_lower
+
+
+class Mixed(torch.nn.Module):
+    def forward(self, x, n: int, flag: bool, factor: float, nothing):
+        return x * n + factor
+
+
+exported = torch.export.export(Mixed(), (torch.ones(2, 4), 5, True, 2.5, None))
+open(sys.argv[1], "wb").write(to_edge_transform_and_lower(exported).to_executorch().buffer)
+"""
+
+
+@pytest.fixture(scope="session")
+def constants(tmp_path_factory):
+    """A program with inputs that are no tensors: x, 5, True, 2.5, None to x * 5 + 2.5."""
+    path = tmp_path_factory.mktemp("constants") / "mixed.pte"
+    done = subprocess.run([sys.executable, "-c", MAKE_CONSTANTS, path], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return path
+
+
+@pytest.mark.fresh
+def test_inputs_that_are_no_tensors_are_given_as_the_program_has_them(kind, constants):
+    method = doors.open_door(kind).load(constants).method
+    x = np.arange(8, dtype=np.float32).reshape(2, 4)
+    if kind == "stock":
+        import torch
+
+        given = torch.from_numpy(x)
+    else:
+        given = x
+    for factor in (2.5, 2.50001):
+        host.same([np.asarray(method.execute([given, 5, True, factor, None])[0])], [x * 5 + np.float32(2.5)])
+    for wrong, match in [
+        ([given, 6, True, 2.5, None], "input 1 of .*forward.* is 6: .*exported for 5 "),
+        ([given, 5.0, True, 2.5, None], "input 1 .* is 5.0: "),
+        ([given, True, True, 2.5, None], "input 1 .* is True: "),
+        ([given, given, True, 2.5, None], "input 1 .* is a ndarray: "),
+        ([given, 5, False, 2.5, None], "input 2 .* is False: .*exported for True "),
+        ([given, 5, 1, 2.5, None], "input 2 .* is 1: "),
+        ([given, 5, True, 2.6, None], "input 3 .* is 2.6: .*exported for 2.5 "),
+        ([given, 5, True, 2.5, 0], "input 4 .* is 0: .*exported for None "),
+        ([7, 5, True, 2.5, None], "int 7"),
+        ([given, 5, True, 2.5], "4 inputs were given: .* 1 that are tensors .* 4 that are none"),
+    ]:
+        with pytest.raises(RuntimeError, match=match if kind == "own" else "failed with error"):
+            method.execute(wrong)
+    host.same([np.asarray(method.execute([given, 5, True, 2.5, None])[0])], [x * 5 + np.float32(2.5)])
+    if kind == "own":
+        host.same(method.execute([x]), [x * 5 + np.float32(2.5)])
+
+
 @pytest.mark.fresh
 def test_the_registries_tell_what_is_there(kind, data):
     runtime = doors.open_door(kind).runtime
