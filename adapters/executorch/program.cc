@@ -785,6 +785,25 @@ enum tandem_status check_externals(const MethodState &state, struct tandem_error
   return TANDEM_OK;
 }
 
+/* ExecuTorch does not say which tensor it did not find. TANDEM_OK when that was not why a load failed. */
+enum tandem_status name_missing(const MethodState &state, er::Error failure, struct tandem_error *error) {
+  const er::NamedDataMap *data = state.program->named_data;
+  auto count = data ? data->get_num_keys() : er::Result<uint32_t>(0);
+  for (const std::string &name : state.get_plan().externals) {
+    bool found = failure != er::Error::NotFound || !count.ok();
+    for (uint32_t i = 0; !found && i < *count; i++) {
+      auto key = data->get_key(i);
+      found = key.ok() && name == *key;
+    }
+    if (!found)
+      return tandem_fail(error, TANDEM_MISSING_DATA,
+                         "method \"%s\" needs the tensor \"%s\" that lies outside the program, and the data "
+                         "files given do not have it: give the .ptd that was exported with it",
+                         state.get_plan().name.c_str(), name.c_str());
+  }
+  return TANDEM_OK;
+}
+
 enum tandem_status check_tensors(const MethodState &state, struct tandem_error *error) {
   const Plan &plan = state.get_plan();
   const MethodIo &io = state.get_io();
@@ -957,8 +976,12 @@ enum tandem_status create_method(const std::shared_ptr<ProgramState> &program, c
   open.door.log.clear();
   auto method = program->program->load_method(plan.name.c_str(), &*state->manager, nullptr,
                                               program->named_data, &state->option_map);
-  if (!method.ok())
-    return explain(open.door, method.error(), to_status(method.error()), "method", name, error);
+  if (!method.ok()) {
+    status = name_missing(*state, method.error(), error);
+    return status != TANDEM_OK
+               ? status
+               : explain(open.door, method.error(), to_status(method.error()), "method", name, error);
+  }
   state->method.emplace(std::move(*method));
   state->loads = std::move(open.door.loads);
   state->host_outputs.resize(plan.outputs.size());
@@ -1176,6 +1199,32 @@ enum tandem_status check_room(const struct tandem_io &io, const struct tandem_te
       io.name, tensor.size, shape_text(real.shape, real.rank).c_str(), tandem_dtype_name(io.dtype), bytes);
 }
 
+bool overlap(const struct tandem_tensor &one, const struct tandem_tensor &other) {
+  auto first = reinterpret_cast<uintptr_t>(one.data);
+  auto second = reinterpret_cast<uintptr_t>(other.data);
+  return first && second && first < second + other.size && second < first + one.size;
+}
+
+/* The later one of two outputs would be all that is left. */
+enum tandem_status check_outputs(const MethodIo &io, const struct tandem_run_desc &run,
+                                 struct tandem_error *error) {
+  for (size_t i = 0; i < run.output_count; i++) {
+    if (run.outputs[i].dtype != io.outputs[i].dtype)
+      return tandem_fail(error, TANDEM_INVALID_ARGUMENT, "output \"%s\" is %s: expected %s",
+                         io.outputs[i].name, tandem_dtype_name(run.outputs[i].dtype),
+                         tandem_dtype_name(io.outputs[i].dtype));
+    if (!is_contiguous(run.outputs[i]))
+      return tandem_fail(error, TANDEM_INVALID_ARGUMENT,
+                         "output \"%s\" is not contiguous: expected no strides", io.outputs[i].name);
+    for (size_t j = 0; j < i; j++)
+      if (overlap(run.outputs[i], run.outputs[j]))
+        return tandem_fail(error, TANDEM_INVALID_ARGUMENT,
+                           "output \"%s\" overlaps output \"%s\": expected memory of its own",
+                           io.outputs[i].name, io.outputs[j].name);
+  }
+  return TANDEM_OK;
+}
+
 /* The engine would read what it has written already; only an output that updates an input lies there. */
 enum tandem_status check_overlap(const MethodState &state, const struct tandem_run_desc &run,
                                  struct tandem_error *error) {
@@ -1186,16 +1235,12 @@ enum tandem_status check_overlap(const MethodState &state, const struct tandem_r
   tandem_load_io(state.loads[0], nullptr, nullptr, &facts, &fact_count);
   for (size_t o = 0; o < plan.direct_outputs.size(); o++) {
     const struct tandem_tensor &output = run.outputs[plan.direct_outputs[o]];
-    auto out = reinterpret_cast<uintptr_t>(output.data);
     int32_t updates = fact_count == plan.direct_outputs.size() ? facts[o].updates : 0;
-    for (size_t i = 0; out && i < plan.direct_inputs.size(); i++) {
-      const struct tandem_tensor &input = run.inputs[plan.direct_inputs[i]];
-      auto in = reinterpret_cast<uintptr_t>(input.data);
-      if (in && static_cast<size_t>(updates) != i + 1 && out < in + input.size && in < out + output.size)
+    for (size_t i = 0; i < plan.direct_inputs.size(); i++)
+      if (static_cast<size_t>(updates) != i + 1 && overlap(output, run.inputs[plan.direct_inputs[i]]))
         return tandem_fail(error, TANDEM_INVALID_ARGUMENT,
                            "output \"%s\" overlaps input \"%s\": expected memory of its own",
                            io.outputs[plan.direct_outputs[o]].name, io.inputs[plan.direct_inputs[i]].name);
-    }
   }
   return TANDEM_OK;
 }
@@ -1248,15 +1293,9 @@ enum tandem_status run_method(MethodState *state, const struct tandem_run_desc *
     if (status != TANDEM_OK)
       return status;
   }
-  for (size_t i = 0; i < run->output_count; i++) {
-    if (run->outputs[i].dtype != io.outputs[i].dtype)
-      return tandem_fail(error, TANDEM_INVALID_ARGUMENT, "output \"%s\" is %s: expected %s",
-                         io.outputs[i].name, tandem_dtype_name(run->outputs[i].dtype),
-                         tandem_dtype_name(io.outputs[i].dtype));
-    if (!is_contiguous(run->outputs[i]))
-      return tandem_fail(error, TANDEM_INVALID_ARGUMENT,
-                         "output \"%s\" is not contiguous: expected no strides", io.outputs[i].name);
-  }
+  enum tandem_status checked = check_outputs(io, *run, error);
+  if (checked != TANDEM_OK)
+    return checked;
   Turn lock(state->lock);
   if (state->direct)
     return run_direct(state, run, error);

@@ -521,6 +521,11 @@ static void missing_data_is_an_error_of_its_own(void **state) {
   assert_non_null(strstr(error.message, "\"affine\""));
   assert_null(method);
   tandem_program_destroy(program);
+  program = open_program("linear_external.pte", "demo_named.ptd"); /* another program's */
+  assert_int_equal(tandem_method_create(program, "forward", NULL, 0, &method, &error), TANDEM_MISSING_DATA);
+  assert_non_null(strstr(error.message, "\"linear."));
+  assert_null(method);
+  tandem_program_destroy(program);
 }
 
 static void several_data_files_are_merged(void **state) {

@@ -386,6 +386,15 @@ def test_room_that_does_not_fit_is_refused_by_name(models):
     overlapping = memory[20:60].reshape(4, 10)
     with pytest.raises(tandem.InvalidArgumentError, match='"output0" overlaps input "input0"'):
         method.execute([memory[:256].reshape(4, 64)], out=[overlapping])
+    inputs, wanted = models.dtypes.case()
+    method = doors.open_door("own").load(models.dtypes).method
+    room = np.zeros(wanted[1].size + 4, np.uint8)
+    shared = [room[: wanted[1].size].reshape(wanted[1].shape), room[4:].view(np.int8).reshape(wanted[2].shape)]
+    with pytest.raises(tandem.InvalidArgumentError, match='"output2" overlaps output "output1"'):
+        method.execute(inputs, out=[None, *shared, *[None] * (len(wanted) - 3)])
+    assert not room.any()
+    host.same(method.execute(inputs), wanted)
+    method = doors.open_door("own").load(models.mlp).method
     with pytest.raises(tandem.InvalidArgumentError, match="0 inputs were given.*has 1.*input0"):
         method.execute()
     for tensor in (x, torch.from_numpy(x)):
