@@ -233,7 +233,9 @@ def _compile(exported: ExportedProgram, torch_needed: bool, options: Mapping[str
         if device.type == "cuda":
             chosen.update({"max_autotune": True, "max_autotune_gemm_backends": "TRITON"})
     chosen.update(options or {})
-    args, kwargs = _pytree.tree_unflatten([value for _, value in inputs], exported.call_spec.in_spec)
+    if (called := exported.call_spec.in_spec) is None:
+        raise ExportError("the program does not tell how it is called: make it by torch.export.export")
+    args, kwargs = _pytree.tree_unflatten([value for _, value in inputs], called)
     with torch.no_grad():
         files = torch._inductor.aot_compile(_contiguous_module(exported), args, kwargs, options=chosen)
     if not isinstance(files, list):
