@@ -17,15 +17,22 @@ import warnings
 
 from tandem import _libraries
 
-_libraries.open_executorch()
+try:
+    _libraries.open_executorch()
+except ImportError as error:
+    from tandem import __main__ as command
+
+    if command.is_running():
+        command.answer_without_executorch(str(error))
+    raise
 os.environ["TANDEM_REGISTER_SILENTLY"] = "1"  # the warning below is for Python
 try:
     from tandem._native import ffi, lib
 finally:
     del os.environ["TANDEM_REGISTER_SILENTLY"]
 
-from tandem._cuda import DeviceArray, Event  # noqa: E402
-from tandem.errors import (  # noqa: E402
+from tandem._cuda import DeviceArray, Event
+from tandem.errors import (
     BadOptionError,
     BadProgramError,
     DeviceError,
@@ -41,10 +48,10 @@ from tandem.errors import (  # noqa: E402
     UnsupportedError,
     check,
 )
-from tandem.log import LogLevel, on_log  # noqa: E402
-from tandem.options import encode as _encode  # noqa: E402
-from tandem.options import get_option, options, set_option  # noqa: E402
-from tandem.runtime import (  # noqa: E402
+from tandem.log import LogLevel, on_log
+from tandem.options import encode as _encode
+from tandem.options import get_option, options, set_option
+from tandem.runtime import (
     BackendRegistry,
     Method,
     MethodMeta,
@@ -54,7 +61,7 @@ from tandem.runtime import (  # noqa: E402
     TensorInfo,
     Verification,
 )
-from tandem.stats import LoadInfo, Stats, stats  # noqa: E402
+from tandem.stats import LoadInfo, Stats, stats
 
 __all__ = [
     "BackendRegistry",

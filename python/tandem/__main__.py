@@ -3,12 +3,17 @@
 `run` means two things, told apart by what follows: `-m MODULE`, a .py, .pyc or .pyz file or a folder with a
 __main__.py is a Python program, which then runs as `python` would run it, with tandem imported first. Anything else,
 a .pte program above all, goes with every other command to the `tandem` of the package, which replaces this process.
+
+Without ExecuTorch neither that executable starts nor the package can be imported. Python imports the package before
+this module is run, so the package then asks whether this command is the program, and lets it answer.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
+import re
 import runpy
 import subprocess
 import sys
@@ -73,6 +78,36 @@ def run_command(arguments: list[str]) -> NoReturn:
         print(HELP, end="")
         sys.exit(done.returncode)
     os.execve(program, ["tandem", *arguments], environment)
+
+
+def is_running() -> bool:
+    """True when this process is `python -m tandem` or the command `tandem`; known while the package is imported."""
+    arguments: list[str] = getattr(sys, "argv", None) or [""]  # a host that embeds Python may have none
+    if arguments[0] != "-m":  # which it is until the module to run was found
+        return os.path.basename(arguments[0]) == "tandem"
+    module = sys.orig_argv[-len(arguments)]  # what stands before the arguments, also of `python -mtandem`
+    return re.fullmatch(r"(-\w*m)?tandem(\.__main__)?", module) is not None
+
+
+def answer_without_executorch(problem: str) -> NoReturn:
+    """`disable` works, help and `doctor` tell what is missing; every other command fails with the one line."""
+    command, *arguments = sys.argv[1:] or ["--help"]
+    if command == "disable":
+        main()
+        sys.exit(0)
+    if command in ("--help", "-h"):
+        print(f"usage: tandem COMMAND [ARGUMENTS]\n\n  doctor                        tell what is missing\n{HELP}")
+        print(f"Of these only doctor and disable work here: {problem}")
+        sys.exit(0)
+    if command == "doctor" and arguments in ([], ["--json"]):
+        if arguments:
+            found = {"found": False, "version": None, "path": None, "use": None}
+            finding = {**found, "mend": _libraries.MEND, "reason": problem}
+            print(json.dumps({"executorch": finding, "usable": False}, indent=2))
+        else:
+            print(f"ExecuTorch    not usable\n              to mend: {_libraries.MEND}")
+        fail(f"doctor: {problem}", status=1)
+    fail(problem, status=1)
 
 
 def main() -> None:

@@ -80,6 +80,38 @@ def test_an_executorch_of_another_version_is_refused_by_name(environment, tmp_pa
     assert last.startswith("ImportError: ") and version in last and "pip install executorch==1.5.1" in last
 
 
+COMMANDS = (("tandem",), ("python", "-m", "tandem"))
+
+
+@pytest.mark.parametrize("version", [None, "1.4.1"])
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_without_a_fitting_executorch_the_command_tells_what_is_missing(environment, tmp_path, command, version):
+    files = {"executorch__in____init__": ""}
+    if version:
+        files["executorch__in__version"] = f'__version__ = "{version}"\n'
+        (tmp_path / "executorch/lib").mkdir(parents=True)
+        (tmp_path / "executorch/lib/libexecutorch.so").touch()
+    variables = shadow(tmp_path, **files)
+
+    def run(*arguments, status):
+        done = environment.run(*command, *arguments, status=status, env=variables)
+        assert len(done.stderr.splitlines()) == (status != 0), done.stderr
+        assert done.stderr.startswith("tandem: ") or not done.stderr
+        return done
+
+    document = json.loads(run("doctor", "--json", status=1).stdout)
+    assert document["usable"] is False and document["executorch"]["mend"] == "pip install executorch==1.5.1"
+    assert (version or "libexecutorch.so") in document["executorch"]["reason"]
+    assert "to mend: pip install executorch==1.5.1\n" in run("doctor", status=1).stdout
+    assert "doctor and disable" in run("--help", status=0).stdout
+    hook = environment.packages / "tandem-executorch.pth"
+    hook.touch()
+    assert str(hook) in run("disable", status=0).stdout and not hook.exists()
+    for arguments in (["enable"], ["run", "x.py"], ["run", "x.pte"], ["inspect", "x.pte"], ["fly"]):
+        assert "pip install executorch==1.5.1" in run(*arguments, status=1).stderr
+    assert not hook.exists()
+
+
 def test_an_executorch_without_its_runtime_is_told(environment, tmp_path):
     variables = shadow(tmp_path, executorch__in____init__="")
     last = environment.run("python", "-c", OWN, status=1, env=variables).stderr.splitlines()[-1]
