@@ -226,12 +226,17 @@ enum tandem_status td_vendor_find(const char *name, const struct tandem_vendor *
                                   struct tandem_error *error) {
   ensure_builtin();
   *vendor = NULL;
+  char known[700] = "";
+  size_t used = 0;
   td_mutex_lock(&registry_lock);
   struct slot *slot = find_locked(name);
+  for (size_t i = 0; slot == NULL && i < slot_count && used < sizeof known; i++)
+    used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", i > 0 ? ", " : "",
+                             slots[i].vendor.backend);
   td_mutex_unlock(&registry_lock);
   if (slot == NULL)
-    return td_fail(error, TANDEM_NOT_FOUND,
-                   "no vendor is registered for %s; tandem_vendor_get_info lists them", name);
+    return td_fail(error, TANDEM_NOT_FOUND, "no vendor is registered for %.200s, expected one of %s", name,
+                   known);
   *vendor = &slot->vendor;
   return TANDEM_OK;
 }

@@ -137,6 +137,8 @@ static void a_vendor_is_found_by_name_and_by_backend(void **state) {
   assert_int_equal(td_vendor_find("nobody", &none, &error), TANDEM_NOT_FOUND);
   assert_null(none);
   assert_non_null(strstr(error.message, "nobody"));
+  assert_non_null(strstr(error.message, "OpenvinoBackend, TensorRTBackend, "));
+  assert_non_null(strstr(error.message, "FakeBackend"));
 }
 
 static size_t index_of(const char *name) {
