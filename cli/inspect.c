@@ -11,10 +11,12 @@
 #include <sys/stat.h>
 
 static const char help[] =
-    "usage: tandem inspect PROGRAM [--json]\n"
+    "usage: tandem inspect PROGRAM [--data FILE.ptd ...] [--json]\n"
     "\n"
     "Tells the methods of a .pte program, their inputs and outputs, and for each delegate its\n"
-    "backend, size, offset, alignment, SHA-256, compile specs and what its payload says of itself.\n"
+    "backend, size, offset, alignment, SHA-256, compile specs and what its payload says of itself;\n"
+    "the engine's SHA-256 is what the option expect_sha256 allows. --data gives what the program keeps\n"
+    "in data files.\n"
     "No vendor library is needed. Exit status: 0 done, 1 failed, 2 called wrongly.\n";
 
 static void add_fact(void *user, const char *key, const char *value) {
@@ -40,7 +42,8 @@ static void add_spec(cJSON *list, const struct tandem_spec *spec) {
 }
 
 /* Adds what is known of one delegate; the message of a broken payload goes to `error`. */
-static enum tandem_status describe_delegate(const struct tandem_delegate *delegate, size_t index,
+static enum tandem_status describe_delegate(const struct tandem_program *program,
+                                            const struct tandem_delegate *delegate, size_t index,
                                             cJSON *object, struct tandem_error *error) {
   char hex[65];
   cJSON_AddNumberToObject(object, "index", (double)index);
@@ -53,6 +56,12 @@ static enum tandem_status describe_delegate(const struct tandem_delegate *delega
     cJSON_AddNullToObject(object, "sha256");
   else
     cJSON_AddStringToObject(object, "sha256", hex);
+  if (!delegate->payload ||
+      tandem_payload_sha256(delegate->backend, delegate->payload, delegate->payload_size,
+                            tandem_program_named_data(program), hex, error) != TANDEM_OK)
+    cJSON_AddNullToObject(object, "engine_sha256");
+  else
+    cJSON_AddStringToObject(object, "engine_sha256", hex);
   cJSON *specs = cJSON_AddArrayToObject(object, "compile_specs");
   for (size_t i = 0; i < delegate->compile_spec_count; i++)
     add_spec(specs, &delegate->compile_specs[i]);
@@ -93,7 +102,8 @@ static enum tandem_status describe_method(struct tandem_program *program, const 
   for (size_t i = 0; i < count; i++) {
     struct tandem_error broken = {0};
     cJSON *object = cJSON_CreateObject();
-    if (describe_delegate(&delegates[i], i, object, &broken) != TANDEM_OK && problem->code == TANDEM_OK)
+    if (describe_delegate(program, &delegates[i], i, object, &broken) != TANDEM_OK &&
+        problem->code == TANDEM_OK)
       *problem = broken;
     cJSON_AddItemToArray(list, object);
   }
@@ -134,6 +144,10 @@ static void print_program(cJSON *document) {
              cJSON_IsTrue(cJSON_GetObjectItem(delegate, "in_segment")) ? "in a segment" : "inline",
              td_number(delegate, "file_offset"), td_number(delegate, "alignment"));
       printf("    sha256: %s\n", td_text(delegate, "sha256"));
+      if (cJSON_IsString(cJSON_GetObjectItem(delegate, "engine_sha256")))
+        printf("    engine sha256: %s\n", td_text(delegate, "engine_sha256"));
+      else if (cJSON_IsTrue(cJSON_GetObjectItem(delegate, "known")) && !*td_text(delegate, "problem"))
+        printf("    engine sha256: not known without the program's data file: give it by --data\n");
       cJSON_ArrayForEach(fact, cJSON_GetObjectItem(delegate, "facts")) {
         printf("    %s: %s\n", fact->string, fact->valuestring);
       }
@@ -157,17 +171,20 @@ int td_inspect_command(int count, char **arguments) {
   const struct td_usage usage = {"inspect", "PROGRAM", help};
   const char *path = NULL;
   bool json = false;
-  const struct td_flag flags[] = {{"--json", TD_FLAG_SWITCH, &json, 0, 0}};
+  struct td_text_list data = {0};
+  const struct td_flag flags[] = {{"--data", TD_FLAG_LIST, &data, 0, 0},
+                                  {"--json", TD_FLAG_SWITCH, &json, 0, 0}};
   struct tandem_program *program = NULL;
   struct tandem_error error = {0}, problem = {0};
   cJSON *document = NULL;
   struct stat stat_buffer;
-  int result = td_args_parse(&usage, flags, 1, count, arguments, &path);
+  int result = td_args_parse(&usage, flags, sizeof flags / sizeof flags[0], count, arguments, &path);
   if (result != TD_ARGS_GO)
-    return result;
+    goto parsed;
   result = TD_EXIT_FAILED;
   td_notes_init(false);
-  const struct tandem_program_desc desc = {.struct_size = sizeof desc, .path = path};
+  const struct tandem_program_desc desc = {
+      .struct_size = sizeof desc, .path = path, .data_paths = data.items, .data_path_count = data.count};
   enum tandem_status status = tandem_program_create(&desc, &program, &error);
   document = cJSON_CreateObject();
   cJSON_AddStringToObject(document, "program", path);
@@ -198,5 +215,7 @@ done:
   td_notes_fini(result == TD_EXIT_DONE);
   cJSON_Delete(document);
   tandem_program_destroy(program);
+parsed:
+  td_text_list_fini(&data);
   return result;
 }

@@ -229,6 +229,9 @@ extern const struct tandem_host td_host;
 enum tandem_status td_vendor_find(const char *name, const struct tandem_vendor **vendor,
                                   struct tandem_error *error);
 const struct tandem_vendor *td_vendor_at(size_t index); /* NULL past the end */
+/* The engine bytes and the parts of a payload, in this order, part_count + 1 of them; owned, NULL: no memory.
+ */
+struct tandem_part *td_payload_parts(const struct tandem_payload *payload, struct tandem_error *error);
 /* Opens the vendor's library, or waits while another thread does. *library lives as long as the process. */
 enum tandem_status td_vendor_open(const struct tandem_vendor *vendor, struct td_lines *lines,
                                   const struct tandem_vendor_library **library, struct tandem_error *error);

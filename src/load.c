@@ -78,14 +78,8 @@ static enum tandem_status parse_payload(struct tandem_load *load, const struct t
   making->parsed = status == TANDEM_OK;
   if (status != TANDEM_OK)
     return status;
-  const struct tandem_payload *payload = &making->payload;
-  making->parts = td_alloc((payload->part_count + 1) * sizeof *making->parts);
-  if (making->parts == NULL)
-    return td_fail(error, TANDEM_OUT_OF_MEMORY, "no host memory for the parts of a payload");
-  making->parts[0] = (struct tandem_part){payload->engine, payload->engine_size};
-  for (size_t i = 0; i < payload->part_count; i++)
-    making->parts[i + 1] = payload->parts[i];
-  return TANDEM_OK;
+  making->parts = td_payload_parts(&making->payload, error);
+  return making->parts != NULL ? TANDEM_OK : TANDEM_OUT_OF_MEMORY;
 }
 
 /* Before any lookup: who may not present these bytes must not get an engine made of them. */

@@ -371,6 +371,64 @@ enum tandem_status tandem_payload_describe(const char *backend, const void *payl
   return status;
 }
 
+struct tandem_part *td_payload_parts(const struct tandem_payload *payload, struct tandem_error *error) {
+  struct tandem_part *parts = td_alloc((payload->part_count + 1) * sizeof *parts);
+  if (parts == NULL) {
+    td_fail(error, TANDEM_OUT_OF_MEMORY, "no host memory for the parts of a payload");
+    return NULL;
+  }
+  parts[0] = (struct tandem_part){payload->engine, payload->engine_size};
+  for (size_t i = 0; i < payload->part_count; i++)
+    parts[i + 1] = payload->parts[i];
+  return parts;
+}
+
+/* Given where the caller has none: a vendor then refuses a payload that needs some, where NULL lets it read
+ * the payload without. */
+static enum tandem_status get_nothing(void *user, const char *key, const void **data, size_t *size,
+                                      void **token) {
+  (void)user;
+  (void)key;
+  *data = NULL;
+  *size = 0;
+  *token = NULL;
+  return TANDEM_MISSING_DATA;
+}
+
+static void release_nothing(void *user, void *token) {
+  (void)user;
+  (void)token;
+}
+
+enum tandem_status tandem_payload_sha256(const char *backend, const void *payload, size_t size,
+                                         const struct tandem_named_data *named_data, char hex[65],
+                                         struct tandem_error *error) {
+  int cancel = td_cancel_disable();
+  const struct tandem_named_data nothing = {get_nothing, release_nothing, NULL};
+  const struct tandem_vendor *vendor = NULL;
+  struct tandem_payload parsed = {0};
+  struct tandem_part *parts = NULL;
+  enum tandem_status status;
+  td_clear(error);
+  if (backend == NULL || (payload == NULL && size > 0) || hex == NULL)
+    status = td_fail(error, TANDEM_INVALID_ARGUMENT, "backend, payload and hex must be given");
+  else
+    status = td_vendor_find(backend, &vendor, error);
+  if (status != TANDEM_OK)
+    goto done;
+  status = vendor->parse(&td_host, payload, size, named_data != NULL ? named_data : &nothing, &parsed, error);
+  if (status != TANDEM_OK)
+    goto done;
+  parts = td_payload_parts(&parsed, error);
+  status = parts != NULL ? td_sha256_parts(parts, parsed.part_count + 1, hex, error) : TANDEM_OUT_OF_MEMORY;
+  td_free(parts);
+  vendor->payload_destroy(&parsed);
+
+done:
+  td_cancel_restore(cancel);
+  return status;
+}
+
 /* ---------------------------------------------------------------- fork */
 
 void td_vendor_fork_lock(void) {

@@ -27,6 +27,10 @@ struct Door {
 Door *current_door();
 void set_current_door(Door *door);
 
+/* The functions of a tandem_named_data whose user is ExecuTorch's NamedDataMap. */
+enum tandem_status get_named(void *user, const char *key, const void **data, size_t *size, void **token);
+void release_named(void *user, void *token);
+
 /* What ExecuTorch's registry calls tandem's backend for programs that name `backend`: another name of the
  * same length where another backend had this one first; NULL when tandem serves none of that name. Static. */
 const char *registered_name(const char *backend);

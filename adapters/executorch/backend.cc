@@ -36,6 +36,30 @@ namespace tandem {
 
 namespace er = executorch::runtime;
 
+/* ExecuTorch's buffer is the token. */
+enum tandem_status get_named(void *user, const char *key, const void **data, size_t *size, void **token) {
+  *data = nullptr;
+  *size = 0;
+  *token = nullptr;
+  auto buffer = static_cast<const er::NamedDataMap *>(user)->get_data(key);
+  if (!buffer.ok())
+    return buffer.error() == er::Error::MemoryAllocationFailed ? TANDEM_OUT_OF_MEMORY : TANDEM_MISSING_DATA;
+  auto address = buffer->data_safe();
+  if (!address.ok())
+    return TANDEM_MISSING_DATA;
+  auto *kept = new (std::nothrow) er::FreeableBuffer(std::move(*buffer));
+  if (!kept)
+    return TANDEM_OUT_OF_MEMORY;
+  *data = *address;
+  *size = kept->size();
+  *token = kept;
+  return TANDEM_OK;
+}
+
+void release_named(void *, void *token) {
+  delete static_cast<er::FreeableBuffer *>(token);
+}
+
 namespace {
 
 constexpr size_t direct_limit = 48;  /* tensors of a run that are described on the stack */
@@ -98,30 +122,6 @@ void write_option(const er::BackendOption &option, OptionText *text) {
     text->value[size] = '\0';
   } else
     text->value[0] = '\0';
-}
-
-/* Named data: ExecuTorch's buffer is the token. */
-enum tandem_status get_named(void *user, const char *key, const void **data, size_t *size, void **token) {
-  *data = nullptr;
-  *size = 0;
-  *token = nullptr;
-  auto buffer = static_cast<const er::NamedDataMap *>(user)->get_data(key);
-  if (!buffer.ok())
-    return buffer.error() == er::Error::MemoryAllocationFailed ? TANDEM_OUT_OF_MEMORY : TANDEM_MISSING_DATA;
-  auto address = buffer->data_safe();
-  if (!address.ok())
-    return TANDEM_MISSING_DATA;
-  auto *kept = new (std::nothrow) er::FreeableBuffer(std::move(*buffer));
-  if (!kept)
-    return TANDEM_OUT_OF_MEMORY;
-  *data = *address;
-  *size = kept->size();
-  *token = kept;
-  return TANDEM_OK;
-}
-
-void release_named(void *, void *token) {
-  delete static_cast<er::FreeableBuffer *>(token);
 }
 
 struct Handle {

@@ -363,6 +363,9 @@ private:
   size_t size_;
 };
 
+enum tandem_status get_program_data(void *user, const char *key, const void **data, size_t *size,
+                                    void **token);
+
 struct ProgramState {
   std::string origin; /* the path, or "(bytes)" */
   std::unique_ptr<er::DataLoader> loader;
@@ -375,6 +378,8 @@ struct ProgramState {
   std::unique_ptr<er::NamedDataMap> merged;
   const er::NamedDataMap *named_data = nullptr; /* one of the above */
   std::optional<er::Program> program;
+  const struct tandem_named_data source = {get_program_data, tandem::release_named,
+                                           this}; /* lent to callers */
   std::vector<Plan> plans;
   std::vector<std::unique_ptr<MethodIo>> io; /* of each plan */
 
@@ -384,6 +389,19 @@ struct ProgramState {
   std::vector<std::vector<struct tandem_spec>> specs;         /* of delegates read; guarded by lock */
   std::vector<bool> delegates_read;                           /* guarded by lock */
 };
+
+/* Of the data files, or of the program's own file. */
+enum tandem_status get_program_data(void *user, const char *key, const void **data, size_t *size,
+                                    void **token) {
+  auto *state = static_cast<ProgramState *>(user);
+  OpenDoor open; /* what ExecuTorch says of a key that it has not stays here */
+  auto own = state->program->get_named_data_map();
+  enum tandem_status status = TANDEM_MISSING_DATA;
+  for (const er::NamedDataMap *map : {state->named_data, own.ok() ? *own : nullptr})
+    if (map && status == TANDEM_MISSING_DATA)
+      status = tandem::get_named(const_cast<er::NamedDataMap *>(map), key, data, size, token);
+  return status;
+}
 
 /* `io` has room for every name already: the pointers stay. */
 bool describe_tensor(const PlanTensor &tensor, const char *kind, size_t index, MethodIo *io,
@@ -1460,6 +1478,10 @@ enum tandem_status tandem_program_method_constants(struct tandem_program *progra
           *count = program->state->plans[index].constants.size();
         return TANDEM_OK;
       });
+}
+
+const struct tandem_named_data *tandem_program_named_data(const struct tandem_program *program) {
+  return program ? &program->state->source : nullptr;
 }
 
 enum tandem_status tandem_program_delegates(struct tandem_program *program, const char *method,

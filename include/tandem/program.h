@@ -108,6 +108,10 @@ TANDEM_API enum tandem_status tandem_program_delegates(struct tandem_program *pr
                                                        const struct tandem_delegate **delegates,
                                                        size_t *count, struct tandem_error *error);
 
+/* What the program keeps outside its payloads, in its own file and in its data files; borrowed, and what it
+ * gives too, for the life of the program. Any thread may ask for it at any time. */
+TANDEM_API const struct tandem_named_data *tandem_program_named_data(const struct tandem_program *program);
+
 struct tandem_method;
 
 /* Loads a method, with options for the loads of its delegates. *method is owned. Blocks as tandem_load_create

@@ -378,6 +378,13 @@ TANDEM_API enum tandem_status tandem_payload_describe(const char *backend, const
                                                       tandem_fact_fn fact, void *user,
                                                       struct tandem_error *error);
 
+/* The SHA-256 that the option expect_sha256 is compared with: of the engine bytes of a payload, wherever they
+ * lie. `named_data` as in tandem_load_desc. No vendor's library is opened. Errors: NOT_FOUND (backend),
+ * BAD_PROGRAM, UNSUPPORTED, MISSING_DATA (named data that is not given), OUT_OF_MEMORY. */
+TANDEM_API enum tandem_status tandem_payload_sha256(const char *backend, const void *payload, size_t size,
+                                                    const struct tandem_named_data *named_data, char hex[65],
+                                                    struct tandem_error *error);
+
 /* The SHA-256 of `size` bytes as 64 hex digits and a NUL. */
 TANDEM_API enum tandem_status tandem_sha256(const void *data, size_t size, char hex[65],
                                             struct tandem_error *error);

@@ -4,6 +4,7 @@ The programs are one fixture of tests/data with another backend id and payload, 
 serializer; the plans are the stand-in's. What the demo builds is made by the real RTX, whose builder needs no GPU.
 """
 
+import hashlib
 import json
 import os
 import pathlib
@@ -52,8 +53,9 @@ def tandem_json(*arguments, **options):
     return json.loads(tandem(*arguments, "--json", **options).stdout)
 
 
-def write_program(path, payload, specs=()):
-    """forward(x[2, 4]) -> y[2, 4] with one delegate for TensorRTBackend."""
+def write_program(path, payload, specs=(), named=None):
+    """forward(x[2, 4]) -> y[2, 4] with one delegate for TensorRTBackend; `named` is bytes by key, in the program."""
+    from executorch.exir._serialize._named_data_store import NamedDataStore
     from executorch.exir._serialize._program import deserialize_pte_binary, serialize_pte_binary
     from executorch.exir.schema import CompileSpec
 
@@ -62,6 +64,10 @@ def write_program(path, payload, specs=()):
     delegate.id = "TensorRTBackend"
     delegate.compile_specs = [CompileSpec(key=key, value=value) for key, value in specs]
     file.program.backend_delegate_data[0].data = payload
+    store = NamedDataStore()
+    for key, data in (named or {}).items():
+        store.add_named_data(key, data)
+    file.named_data = store.get_named_data_store_output()
     path.write_bytes(bytes(serialize_pte_binary(file, extract_delegate_segments=True)))
     return path
 
@@ -163,6 +169,26 @@ def test_inspect_tells_bindings_aliases_and_the_budget(tmp_path):
     ]
     text = tandem("inspect", program, env=nowhere).stdout
     assert "    compile spec weight_streaming_budget: 4096\n" in text and "    compile spec blob: 3 bytes\n" in text
+
+
+@pytest.mark.parametrize("place", ["payload", "program", "nowhere"])
+def test_inspect_tells_the_sha256_that_a_load_expects(tmp_path, wide_plan, place):
+    if place == "payload":
+        program = write_program(tmp_path / "p.pte", standin.payload(wide_plan))
+    else:
+        named = {"the plan": wide_plan} if place == "program" else {}
+        program = write_program(tmp_path / "p.pte", standin.payload(wide_plan, engine_key="the plan"), named=named)
+    delegate = tandem_json("inspect", program)["methods"][0]["delegates"][0]
+    text = tandem("inspect", program).stdout
+    if place == "nowhere":
+        assert delegate["engine_sha256"] is None and "engine sha256: not known" in text and "--data" in text
+        return
+    expected = hashlib.sha256(wide_plan).hexdigest()
+    assert delegate["engine_sha256"] == expected != delegate["sha256"]
+    assert f"    engine sha256: {expected}\n" in text
+    tandem("run", program, "--option", f"expect_sha256={expected}", env=stand_in())
+    refused = tandem("run", program, "--option", f"expect_sha256={'0' * 64}", status=1, env=stand_in()).stderr
+    assert expected in refused
 
 
 # ---------------------------------------------------------------- doctor

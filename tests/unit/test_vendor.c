@@ -386,6 +386,38 @@ static void describing_a_payload_opens_no_library(void **state) {
   assert_int_equal(tandem_payload_describe("shut", payload, 5, keep_fact, text, NULL), TANDEM_BAD_PROGRAM);
 }
 
+static void a_load_expects_the_sha256_that_a_payload_tells(void **state) {
+  (void)state;
+  BOUND(20);
+  struct fake_vendor *told = fake_vendor_create("told", "ToldBackend", 0);
+  assert_non_null(told);
+  char hex[65] = "";
+  struct tandem_error error = {0};
+  assert_int_equal(tandem_payload_sha256("ToldBackend", payload, size, NULL, hex, &error), TANDEM_OK);
+  assert_int_equal(strlen(hex), 64);
+  assert_int_equal(fake_count(told, FAKE_OPEN), 0);
+  assert_int_equal(fake_live_payloads(told), 0);
+  char wrong[65];
+  snprintf(wrong, sizeof wrong, "%064d", 0);
+  for (int right = 0; right < 2; right++) {
+    const struct tandem_option option = {"expect_sha256", right ? hex : wrong};
+    const struct tandem_load_desc desc = {.struct_size = sizeof desc,
+                                          .backend = "ToldBackend",
+                                          .payload = payload,
+                                          .payload_size = size,
+                                          .options = &option,
+                                          .option_count = 1};
+    struct tandem_load *load = NULL;
+    assert_int_equal(tandem_load_create(&desc, &load, &error), right ? TANDEM_OK : TANDEM_BAD_PROGRAM);
+    tandem_load_destroy(load);
+  }
+  assert_int_equal(tandem_payload_sha256("told", payload, 5, NULL, hex, &error), TANDEM_BAD_PROGRAM);
+  assert_int_equal(tandem_payload_sha256("nobody", payload, size, NULL, hex, &error), TANDEM_NOT_FOUND);
+  assert_int_equal(tandem_payload_sha256(NULL, payload, size, NULL, hex, &error), TANDEM_INVALID_ARGUMENT);
+  assert_int_equal(tandem_payload_sha256("told", NULL, 3, NULL, hex, &error), TANDEM_INVALID_ARGUMENT);
+  assert_int_equal(tandem_payload_sha256("told", payload, size, NULL, NULL, &error), TANDEM_INVALID_ARGUMENT);
+}
+
 static void information_of_no_vendor_is_refused(void **state) {
   (void)state;
   struct tandem_vendor_info info = {.struct_size = sizeof info};
@@ -522,6 +554,7 @@ int main(void) {
       TEST(a_vendor_without_optional_entries_works),
       TEST(a_build_without_an_engine_is_an_internal_error_and_leaves_nothing),
       TEST(describing_a_payload_opens_no_library),
+      TEST(a_load_expects_the_sha256_that_a_payload_tells),
       TEST(information_of_no_vendor_is_refused),
       TEST(libraries_are_opened_with_their_path_and_missing_ones_told_apart),
       TEST(the_host_allocates_zeroed_memory),
