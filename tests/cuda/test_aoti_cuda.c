@@ -41,7 +41,22 @@ static struct {
   void *stream, *freed_on; /* of the last run; where its output was freed */
   int runs, tensors, refuse;
 } engine;
-static _Thread_local void *current_stream;
+
+/* A thread's current stream, which the shims make up where it has none. */
+struct current_stream {
+  void *stream;
+  bool present;
+};
+static _Thread_local struct current_stream current;
+static _Atomic int made_up;
+
+static void *find_stream(void) {
+  if (!current.present) {
+    made_up++;
+    current = (struct current_stream){.stream = &made_up, .present = true};
+  }
+  return current.stream;
+}
 
 static int32_t create_tensor(void *data, int64_t rank, const int64_t *sizes, const int64_t *strides,
                              int64_t offset, int32_t dtype, int32_t device_type, int32_t device_index,
@@ -60,7 +75,7 @@ static int32_t create_tensor(void *data, int64_t rank, const int64_t *sizes, con
 
 static int32_t delete_tensor(struct aoti_tensor *tensor) {
   if (tensor->output)
-    engine.freed_on = current_stream;
+    engine.freed_on = find_stream();
   engine.tensors--;
   free(tensor);
   return 0;
@@ -96,15 +111,38 @@ __attribute__((visibility("default"))) int32_t
 aoti_torch_create_cuda_stream_guard(void *stream, int32_t device_index, void **guard);
 int32_t aoti_torch_create_cuda_stream_guard(void *stream, int32_t device_index, void **guard) {
   (void)device_index;
-  *guard = current_stream;
-  current_stream = stream;
+  *guard = find_stream();
+  current.stream = stream;
   return 0;
 }
 
 __attribute__((visibility("default"))) int32_t aoti_torch_delete_cuda_stream_guard(void *guard);
 int32_t aoti_torch_delete_cuda_stream_guard(void *guard) {
-  current_stream = guard;
+  current.stream = guard;
   return 0;
+}
+
+__attribute__((visibility("default"))) struct current_stream
+peek_stream(int8_t device) __asm__("_ZN10executorch8backends4cuda21peekCurrentCUDAStreamEa");
+struct current_stream peek_stream(int8_t device) {
+  assert_int_equal(device, 0);
+  return current;
+}
+
+__attribute__((visibility("default"))) int32_t
+set_stream(void *stream,
+           int8_t device) __asm__("_ZN10executorch8backends4cuda20setCurrentCUDAStreamEP11CUstream_sta");
+int32_t set_stream(void *stream, int8_t device) {
+  assert_int_equal(device, 0);
+  current = (struct current_stream){.stream = stream, .present = true};
+  return 0;
+}
+
+__attribute__((visibility("default"))) void
+clear_stream(int8_t device) __asm__("_ZN10executorch8backends4cuda22clearCurrentCUDAStreamEa");
+void clear_stream(int8_t device) {
+  assert_int_equal(device, 0);
+  current = (struct current_stream){0};
 }
 
 static int32_t run_engine(struct aoti_container *container, struct aoti_tensor **inputs, size_t input_count,
@@ -353,10 +391,66 @@ static void outputs_are_freed_in_the_order_of_the_run_s_stream(void **state) {
   must_run(&rig, (struct tandem_run_desc){.stream = stream}, in, out);
   assert_ptr_equal(engine.stream, stream);
   assert_ptr_equal(engine.freed_on, stream);
-  assert_null(current_stream);
+  assert_false(current.present);
   enter(&rig);
   cuda.stream_destroy(stream);
   td_aoti_cuda_leave(rig.engine.cuda);
+  close_rig(&rig);
+}
+
+static void a_thread_that_runs_is_left_no_stream_and_keeps_the_one_that_it_has(void **state) {
+  (void)state;
+  struct rig rig;
+  float in[COUNT] = {0}, out[COUNT];
+  int own;
+  open_rig(&rig, false);
+  made_up = 0;
+  assert_false(current.present);
+  must_run(&rig, plainly, in, out);
+  engine.refuse = 1;
+  assert_int_equal(run_with(&rig, plainly, in, out, 2), TANDEM_DEVICE_ERROR);
+  assert_int_equal(made_up, 0);
+  assert_false(current.present);
+  set_stream(&own, 0);
+  must_run(&rig, plainly, in, out);
+  assert_ptr_equal(engine.freed_on, engine.stream);
+  assert_ptr_equal(current.stream, &own);
+  clear_stream(0);
+  close_rig(&rig);
+}
+
+/* To the work of the engine itself, which here is another kind of copy. */
+static void a_run_with_device_tensors_adds_nine_calls_of_the_driver(void **state) {
+  (void)state;
+  static const struct {
+    const char *function;
+    uint64_t calls;
+  } expected[] = {{"cuCtxPushCurrent", 1},
+                  {"cuCtxGetId", 1},
+                  {"cuThreadExchangeStreamCaptureMode", 2},
+                  {"cuPointerGetAttributes", 2},
+                  {"cuStreamIsCapturing", 0},
+                  {"cuMemcpyDtoDAsync", 1},
+                  {"cuStreamSynchronize", 1},
+                  {"cuCtxPopCurrent", 1},
+                  {"cuMemAlloc", 0},
+                  {"cuMemFree", 0},
+                  {"cuEventRecord", 0},
+                  {"cuEventSynchronize", 0},
+                  {"cuStreamWaitEvent", 0},
+                  {"cuMemGetInfo", 0}};
+  struct rig rig;
+  open_rig(&rig, false);
+  void *in = device_memory(&rig, ones), *out = device_memory(&rig, NULL);
+  must_run(&rig, plainly, in, out); /* the first one does more */
+  standin->reset();
+  must_run(&rig, plainly, in, out);
+  for (size_t i = 0; i < sizeof expected / sizeof expected[0]; i++)
+    if (standin->calls(expected[i].function) != expected[i].calls)
+      fail_msg("%llu calls of %s, expected %llu", (unsigned long long)standin->calls(expected[i].function),
+               expected[i].function, (unsigned long long)expected[i].calls);
+  drop(&rig, in);
+  drop(&rig, out);
   close_rig(&rig);
 }
 
@@ -626,16 +720,19 @@ static void contexts_of_one_engine_share_its_gpu_code_which_goes_with_it(void **
   open_rig(&rig, false);
   for (int with = 0; with < 2; with++) {
     unloads = with;
+    uint64_t none = td_memory_live(), live;
     struct td_aoti_engine *first = make_engine(), *second = make_engine();
     struct td_aoti_context *stays = make_context(first);
     assert_modules(0);
     assert_int_equal(run_context(stays), TANDEM_OK);
+    live = td_memory_live(); /* with what the engine keeps of its first run */
     for (int i = 0; i < 20; i++) {
       struct td_aoti_context *context = make_context(first);
       assert_int_equal(run_context(context), TANDEM_OK);
       assert_int_equal(run_context(stays), TANDEM_OK);
       td_aoti_context_destroy(context);
       assert_modules(2);
+      assert_int_equal(td_memory_live(), live);
     }
     struct td_aoti_context *other = make_context(second);
     assert_int_equal(run_context(other), TANDEM_OK);
@@ -647,6 +744,7 @@ static void contexts_of_one_engine_share_its_gpu_code_which_goes_with_it(void **
     td_aoti_context_destroy(other);
     td_aoti_engine_destroy(second);
     assert_modules(0);
+    assert_int_equal(td_memory_live(), none);
   }
   remove(image_path);
   close_rig(&rig);
@@ -767,6 +865,8 @@ int main(void) {
       cmocka_unit_test(host_tensors_are_staged),
       cmocka_unit_test(device_tensors_are_used_in_place_where_they_are_aligned),
       cmocka_unit_test(outputs_are_freed_in_the_order_of_the_run_s_stream),
+      cmocka_unit_test(a_thread_that_runs_is_left_no_stream_and_keeps_the_one_that_it_has),
+      cmocka_unit_test(a_run_with_device_tensors_adds_nine_calls_of_the_driver),
       cmocka_unit_test(a_run_that_returns_early_ends_with_its_event),
       cmocka_unit_test(a_run_that_repeats_is_recorded_and_replayed),
       cmocka_unit_test(engines_on_libtorch_are_not_recorded_or_captured),

@@ -5,9 +5,14 @@
  * it allocates too, are copied to the caller's memory and freed on that same stream, so a run that returns
  * early leaves nothing that the host would have to wait for.
  *
- * To the engine's own work a run adds on the host: entering the context (three calls of the driver), a
- * question to the stream and one for each tensor, a handle for each input, and a copy for each output, which
- * no engine can be made to write elsewhere. On the device it adds the copies.
+ * To the engine's own work a run adds on the host: entering and leaving the context (five calls of the
+ * driver), a question for each tensor and one to a caller's stream, a handle for each input, and a copy for
+ * each output, which no engine can be made to write elsewhere. On the device it adds the copies.
+ *
+ * ExecuTorch's shims keep a current stream for each thread. A thread without one gets a new one as soon as
+ * that is asked for, which every run does, and nobody destroys it: each further thread that runs an engine
+ * left a stream, and with hundreds of them every run of the process took several times as long. So a thread
+ * that has none is lent its default stream, which is no object of its own, and has none again afterwards.
  *
  * Engines call the CUDA runtime, which knows one context a device: the primary one. A caller whose thread has
  * another one current is refused, since its memory is not the engine's.
@@ -32,9 +37,20 @@
 
 enum { EVENT_WITHOUT_TIMES = 2, STREAM_NON_BLOCKING = 1, ALIGNMENT = 16 };
 
+/* std::optional<cudaStream_t>, as functions return it. */
+struct current_stream {
+  void *stream;
+  bool present;
+};
+
 struct td_aoti_cuda {
   struct td_cuda_context *device; /* owned */
   bool pool_held;
+  /* The calling thread's current stream on a device, of the shims; NULL: the library has no such functions.
+   */
+  struct current_stream (*peek_stream)(int8_t device_index);
+  int32_t (*set_stream)(void *stream, int8_t device_index);
+  void (*clear_stream)(int8_t device_index);
   /* Between the two the thread's engine calls allocate and free in the order of `stream`. */
   int32_t (*enter_stream)(void *stream, int32_t device_index, void **guard);
   int32_t (*leave_stream)(void *guard);
@@ -157,6 +173,13 @@ enum tandem_status td_aoti_cuda_acquire(const struct tandem_resolution *resoluti
   memcpy(&made->enter_stream, &address, sizeof address);
   address = host->library_symbol(library, "aoti_torch_delete_cuda_stream_guard");
   memcpy(&made->leave_stream, &address, sizeof address);
+  address = host->library_symbol(library, "_ZN10executorch8backends4cuda21peekCurrentCUDAStreamEa");
+  memcpy(&made->peek_stream, &address, sizeof address);
+  address =
+      host->library_symbol(library, "_ZN10executorch8backends4cuda20setCurrentCUDAStreamEP11CUstream_sta");
+  memcpy(&made->set_stream, &address, sizeof address);
+  address = host->library_symbol(library, "_ZN10executorch8backends4cuda22clearCurrentCUDAStreamEa");
+  memcpy(&made->clear_stream, &address, sizeof address);
   if (made->enter_stream == NULL || made->leave_stream == NULL)
     status = host->fail(error, TANDEM_UNAVAILABLE,
                         "%s has no aoti_torch_create_cuda_stream_guard, which CUDA engines need; install a "
@@ -185,13 +208,31 @@ void td_aoti_cuda_release(struct td_aoti_cuda *cuda) {
   td_aoti_host()->release(cuda);
 }
 
+/* Whose thread was lent a stream. */
+static _Thread_local const struct td_aoti_cuda *lender;
+
+static void lend_stream(const struct td_aoti_cuda *cuda) {
+  int8_t index = (int8_t)cuda->device->device_id;
+  if (lender == NULL && cuda->peek_stream != NULL && cuda->set_stream != NULL && cuda->clear_stream != NULL &&
+      !cuda->peek_stream(index).present && cuda->set_stream(TD_CUDA_STREAM_PER_THREAD, index) == 0)
+    lender = cuda;
+}
+
 enum tandem_status td_aoti_cuda_enter(struct td_aoti_cuda *cuda, struct tandem_error *error) {
-  return cuda != NULL ? td_cuda_enter(cuda->device, error) : TANDEM_OK;
+  enum tandem_status status = cuda != NULL ? td_cuda_enter(cuda->device, error) : TANDEM_OK;
+  if (cuda != NULL && status == TANDEM_OK)
+    lend_stream(cuda);
+  return status;
 }
 
 void td_aoti_cuda_leave(struct td_aoti_cuda *cuda) {
-  if (cuda != NULL)
-    td_cuda_leave(cuda->device);
+  if (cuda == NULL)
+    return;
+  if (lender == cuda) {
+    cuda->clear_stream((int8_t)cuda->device->device_id);
+    lender = NULL;
+  }
+  td_cuda_leave(cuda->device);
 }
 
 enum tandem_status td_aoti_cuda_memory(const struct tandem_resolution *resolution, uint64_t *free_bytes,
@@ -601,7 +642,8 @@ static enum tandem_status run_plainly(struct run *run) {
 static enum tandem_status check_stream(struct run *run) {
   struct part *part = run->part;
   int32_t status = TD_CUDA_CAPTURE_NONE;
-  int32_t code = td_cuda.stream_capturing(run->stream, &status);
+  /* The load's own stream is known to nobody who could capture it. */
+  int32_t code = run->desc->stream != NULL ? td_cuda.stream_capturing(run->stream, &status) : TD_CUDA_OK;
   if (code != TD_CUDA_OK)
     return td_cuda_fail(part->device, code, "use the stream", run->error);
   if (status == TD_CUDA_CAPTURE_INVALIDATED)
