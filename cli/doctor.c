@@ -114,6 +114,14 @@ static bool find_vendor(struct finding *finding, const char *name) {
   return true;
 }
 
+/* One library serves both of AOTInductor's backends. */
+static void find_aotinductor(struct finding *finding, const char *name) {
+  if (!find_vendor(finding, name))
+    snprintf(finding->mend, sizeof finding->mend, "build tandem with its AOTInductor vendor");
+  else if (!finding->found)
+    advise(finding, "TANDEM_TORCH_LIBRARY", "pip install torch");
+}
+
 /* What a load would get if only one of TensorRT's products were looked for. The vendor keeps the library that
  * it opened first, so a child asks, before this process opens any. */
 static void find_product(struct finding *finding, const char *product, const char *install) {
@@ -199,6 +207,12 @@ static void find_cuda(struct finding *finding, struct td_gpus *gpus) {
   }
 }
 
+static void tell_no_gpu(struct finding *finding) {
+  size_t used = strlen(finding->use);
+  if (finding->found)
+    snprintf(finding->use + used, sizeof finding->use - used, ", but there is no GPU to load them on");
+}
+
 static cJSON *gpus_json(const struct td_gpus *gpus) {
   cJSON *list = cJSON_CreateArray();
   for (size_t i = 0; i < gpus->count; i++) {
@@ -262,7 +276,18 @@ int td_doctor_command(int count, char **arguments) {
     return result;
   td_notes_init(false);
 
-  enum { EXECUTORCH, FLATC, OPENVINO, TENSORRT, TENSORRT_LEAN, TENSORRT_RTX, AOTINDUCTOR, CUDA, COUNT };
+  enum {
+    EXECUTORCH,
+    FLATC,
+    OPENVINO,
+    TENSORRT,
+    TENSORRT_LEAN,
+    TENSORRT_RTX,
+    AOTINDUCTOR,
+    CUDA_BACKEND,
+    CUDA,
+    COUNT
+  };
   struct finding findings[COUNT] = {
       [EXECUTORCH] = {.key = "executorch", .title = "ExecuTorch"},
       [FLATC] = {.key = "flatc", .title = "flatc"},
@@ -271,6 +296,7 @@ int td_doctor_command(int count, char **arguments) {
       [TENSORRT_LEAN] = {.key = "tensorrt_lean", .title = "TensorRT lean"},
       [TENSORRT_RTX] = {.key = "tensorrt_rtx", .title = "TensorRT RTX"},
       [AOTINDUCTOR] = {.key = "aotinductor", .title = "AOTInductor"},
+      [CUDA_BACKEND] = {.key = "cuda_backend", .title = "CudaBackend"},
       [CUDA] = {.key = "cuda", .title = "CUDA driver"},
   };
   struct td_gpus gpus = {0};
@@ -291,16 +317,13 @@ int td_doctor_command(int count, char **arguments) {
              "build tandem with its TensorRT vendor");
   else if (!findings[TENSORRT].found)
     advise_tensorrt(&findings[TENSORRT]);
-  if (!find_vendor(&findings[AOTINDUCTOR], "aotinductor"))
-    snprintf(findings[AOTINDUCTOR].mend, sizeof findings[AOTINDUCTOR].mend,
-             "build tandem with its AOTInductor vendor");
-  else if (!findings[AOTINDUCTOR].found)
-    advise(&findings[AOTINDUCTOR], "TANDEM_TORCH_LIBRARY", "pip install torch");
+  find_aotinductor(&findings[AOTINDUCTOR], "aotinductor");
+  find_aotinductor(&findings[CUDA_BACKEND], "aotinductor_cuda");
   find_cuda(&findings[CUDA], &gpus);
-  if (findings[TENSORRT].found && !findings[CUDA].found)
-    snprintf(findings[TENSORRT].use + strlen(findings[TENSORRT].use),
-             sizeof findings[TENSORRT].use - strlen(findings[TENSORRT].use),
-             ", but there is no GPU to load them on");
+  if (!findings[CUDA].found) {
+    tell_no_gpu(&findings[TENSORRT]);
+    tell_no_gpu(&findings[CUDA_BACKEND]);
+  }
   if (named && *named) {
     take_named(&findings[TENSORRT_LEAN], &findings[TENSORRT], strstr(findings[TENSORRT].version, "(lean)"));
     take_named(&findings[TENSORRT_RTX], &findings[TENSORRT], strstr(findings[TENSORRT].version, "-RTX"));

@@ -451,7 +451,7 @@ def test_doctor_tells_what_is_used(demo):
         assert pathlib.Path(document[name]["path"]).is_file()
     assert document["openvino"]["use"] == "serves OpenvinoBackend"
     assert demo[0]["shared"]["vendor_version"] == document["openvino"]["version"]
-    for name in ("tensorrt", "tensorrt_lean", "tensorrt_rtx", "aotinductor", "cuda"):
+    for name in ("tensorrt", "tensorrt_lean", "tensorrt_rtx", "aotinductor", "cuda_backend", "cuda"):
         assert document[name]["found"] == (document[name]["mend"] is None) == (document[name]["reason"] is None)
 
 

@@ -203,11 +203,14 @@ def test_doctor_tells_the_library_the_driver_and_the_gpus():
     assert cuda["found"] and cuda["version"] == "13.0" and len(cuda["devices"]) == 3
     assert cuda["devices"][2]["index"] == 2 and cuda["devices"][2]["compute_capability"] == "9.0"
     assert cuda["devices"][2]["memory_bytes"] == 1 << 30 and cuda["devices"][2]["name"]
+    assert "GPU to load" not in (document["cuda_backend"]["use"] or "")
     assert "cuda:2 " in tandem("doctor", env=stand_in(STANDIN_CUDA_DEVICES="3")).stdout
 
 
 def test_doctor_tells_what_is_missing_of_a_gpu():
-    cuda = tandem_json("doctor", env={"TANDEM_CUDA_LIBRARY": "/nowhere/libcuda.so.1"})["cuda"]
+    document = tandem_json("doctor", env={"TANDEM_CUDA_LIBRARY": "/nowhere/libcuda.so.1"})
+    cuda, backend = document["cuda"], document["cuda_backend"]
+    assert backend["use"] == ("serves CudaBackend, but there is no GPU to load them on" if backend["found"] else None)
     assert not cuda["found"] and "/nowhere/libcuda.so.1" in cuda["mend"] and cuda["devices"] == []
     document = tandem_json("doctor", env=stand_in(STANDIN_CUDA_DEVICES="0"))
     assert not document["cuda"]["found"] and document["cuda"]["path"].endswith("libcuda.so.1")
