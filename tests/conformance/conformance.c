@@ -934,6 +934,8 @@ static void every_failing_allocation_leaves_nothing(void **state) {
       struct sample *sample = make_sample(model, usual_rows(model), 15);
       tandem_load_destroy(load_model(model)); /* what is allocated once in a process is there now */
       struct tandem_load *healthy = shared ? load_model(model) : NULL;
+      if (healthy)
+        assert_runs(healthy, model, sample); /* what an engine keeps of its first run is there now */
       uint64_t live = td_memory_live();
       uint64_t refusals = 0;
       for (uint64_t n = 1;; n++) {
