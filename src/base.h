@@ -214,6 +214,9 @@ void td_call_begin(struct td_call *call, const struct tandem_vendor *vendor, str
 enum tandem_status td_call_end(struct td_call *call, enum tandem_status status, const char *step,
                                struct tandem_error *error);
 bool td_call_nested(void); /* this thread is inside a vendor call */
+/* Before a vendor is entered anew: DEVICE_LOST in a child that was forked while other threads were inside
+ * vendors, unless `vendor` survives fork. */
+enum tandem_status td_call_check_fork(const struct tandem_vendor *vendor, struct tandem_error *error);
 /* tandem_host.log */
 void td_log_vendor(const struct tandem_vendor *vendor, enum tandem_log_level level, enum tandem_status status,
                    const char *line);

@@ -191,7 +191,8 @@ static enum tandem_status make(struct tandem_load *load, const struct tandem_loa
   if (status != TANDEM_OK)
     return status;
   td_lines_set_level(load->lines, making->options.log_level);
-  if ((status = parse_payload(load, desc, making, error)) != TANDEM_OK ||
+  if ((status = td_call_check_fork(load->vendor, error)) != TANDEM_OK ||
+      (status = parse_payload(load, desc, making, error)) != TANDEM_OK ||
       (status = check_expected(making, error)) != TANDEM_OK ||
       (status = td_vendor_open(load->vendor, load->lines, &library, error)) != TANDEM_OK ||
       (status = resolve(load, making, error)) != TANDEM_OK ||

@@ -6,6 +6,10 @@
  * A line from one of the vendor's own threads belongs to the load whose call is under way if there is just
  * one; otherwise it is kept in `pending` under the vendor's name and goes out with the next delivery.
  *
+ * The list of calls also tells a forked child what it must not touch: locks that another thread held inside a
+ * call, the vendor's own and the dynamic loader's, stay taken there for ever, and no handler can give them
+ * back.
+ *
  * The log's lock guards every field of td_lines, the list of calls, the sink and `pending`. It is never held
  * across a sink or an allocation.
  */
@@ -32,6 +36,14 @@ static struct td_call *calls;                 /* guarded by log_lock */
 static struct td_lines pending;               /* guarded by log_lock */
 static uint64_t dropped_total;                /* guarded by log_lock */
 static _Thread_local struct td_call *current; /* the innermost vendor call of this thread */
+
+/* Calls of other threads into vendors that do not survive fork. */
+struct foreign_calls {
+  uint64_t count;
+  const struct tandem_vendor *vendor; /* of one of them */
+};
+static struct foreign_calls forking; /* guarded by log_lock; while this process forks */
+static struct foreign_calls lost;    /* constant; those that this process was forked without */
 
 static const char *level_name(enum tandem_log_level level) {
   static const char *const names[] = {"error", "warning", "info", "debug"};
@@ -270,6 +282,17 @@ enum tandem_status td_call_end(struct td_call *call, enum tandem_status status, 
   return td_fail(error, status, "could not %s: %s", step, *own ? own : tandem_status_text(status));
 }
 
+enum tandem_status td_call_check_fork(const struct tandem_vendor *vendor, struct tandem_error *error) {
+  if (lost.count == 0 || vendor->flags & TANDEM_VENDOR_SURVIVES_FORK)
+    return TANDEM_OK;
+  return td_fail(error, TANDEM_DEVICE_LOST,
+                 "other threads had %llu call%s into vendors (%s) under way when process %ld was forked, and "
+                 "a load could wait for ever for what they had locked: fork while no program is loaded, run or "
+                 "unloaded, or start the child with exec (Python: multiprocessing's \"spawn\")",
+                 (unsigned long long)lost.count, lost.count == 1 ? "" : "s", lost.vendor->name,
+                 (long)getpid());
+}
+
 bool td_call_nested(void) {
   return current != NULL;
 }
@@ -318,8 +341,20 @@ uint64_t td_log_dropped(void) {
   return count;
 }
 
+static bool is_own_call(const struct td_call *call) {
+  for (const struct td_call *own = current; own != NULL; own = own->outer)
+    if (own == call)
+      return true;
+  return false;
+}
+
+/* Counts before the fork, since the calls lie on stacks of threads that the child does not have. */
 void td_log_fork_lock(void) {
   td_mutex_lock(&log_lock);
+  forking = (struct foreign_calls){0};
+  for (const struct td_call *call = calls; call != NULL; call = call->next)
+    if (!(call->vendor->flags & TANDEM_VENDOR_SURVIVES_FORK) && !is_own_call(call))
+      forking = (struct foreign_calls){forking.count + 1, call->vendor};
 }
 
 void td_log_fork_unlock(void) {
@@ -328,6 +363,8 @@ void td_log_fork_unlock(void) {
 
 /* The calls of other threads do not exist in the child. Gives the lock back. */
 void td_log_fork_child(void) {
+  if (forking.count > 0)
+    lost = forking;
   calls = NULL;
   for (struct td_call *call = current; call != NULL; call = call->outer) {
     call->previous = NULL;

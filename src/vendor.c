@@ -274,13 +274,15 @@ enum tandem_status td_vendor_open(const struct tandem_vendor *vendor, struct td_
   struct slot *slot = slot_of(vendor);
   bool reentered = false;
   *library = NULL;
+  enum tandem_status status = td_call_check_fork(vendor, error);
+  if (status != TANDEM_OK)
+    return status;
   if (claim(slot, &reentered)) {
     struct tandem_vendor_library found;
     memset(&found, 0, sizeof found);
     struct td_call call;
     td_call_begin(&call, vendor, lines);
-    enum tandem_status status =
-        td_call_end(&call, vendor->open(&td_host, &found, error), "open the vendor's library", error);
+    status = td_call_end(&call, vendor->open(&td_host, &found, error), "open the vendor's library", error);
     td_mutex_lock(&registry_lock);
     if (status == TANDEM_OK)
       slot->library = found;
@@ -359,9 +361,14 @@ enum tandem_status tandem_payload_describe(const char *backend, const void *payl
     status = td_fail(error, TANDEM_INVALID_ARGUMENT, "backend, payload and fact must be given");
   else
     status = td_vendor_find(backend, &vendor, error);
+  if (status == TANDEM_OK)
+    status = td_call_check_fork(vendor, error);
   if (status == TANDEM_OK) {
     struct tandem_payload parsed = {0};
+    struct td_call call; /* for a fork meanwhile; the vendor's sentence is the error as it is */
+    td_call_begin(&call, vendor, NULL);
     status = vendor->parse(&td_host, payload, size, NULL, &parsed, error);
+    td_call_end(&call, TANDEM_OK, "read the payload", NULL);
     if (status == TANDEM_OK) {
       vendor->describe(&parsed, fact, user);
       vendor->payload_destroy(&parsed);

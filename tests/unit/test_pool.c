@@ -1156,20 +1156,20 @@ static int end_of(pid_t child) {
 static void a_forked_child_can_load_whatever_other_threads_did(void **state) {
   (void)state;
   BOUND(60);
-  struct scene_load old = made(LOAD(keeps, b, NULL)), building = LOAD(plain, a, NULL),
-                    waiting = LOAD(plain, a, NULL);
+  struct scene_load old = made(LOAD(keeps, b, NULL)), building = LOAD(keeps, a, NULL),
+                    waiting = LOAD(keeps, a, NULL);
   struct scene_load inherited = made(LOAD(plain, b, NULL));
-  fake_gate_close(plain, FAKE_BUILD);
+  fake_gate_close(keeps, FAKE_BUILD);
   scene_start(&building);
-  assert_true(fake_wait_inside(plain, FAKE_BUILD, 1));
+  assert_true(fake_wait_inside(keeps, FAKE_BUILD, 1));
   scene_start(&waiting);
   assert_true(scene_wait_waiting(1));
   fflush(NULL);
   pid_t child = fork();
   if (child == 0) {
     bound_set("the child of a_forked_child_can_load_whatever_other_threads_did", 5);
-    fake_vendor_reset(plain);
-    struct scene_load mine = LOAD(plain, a, NULL), again = LOAD(plain, a, NULL), fresh = LOAD(plain, b, NULL);
+    fake_vendor_reset(keeps);
+    struct scene_load mine = LOAD(keeps, a, NULL), again = LOAD(keeps, a, NULL), fresh = LOAD(plain, b, NULL);
     scene_make(&mine); /* the parent's flight is not waited for */
     scene_make(&again);
     int failed = !(mine.status == TANDEM_OK && again.status == TANDEM_OK && scene_info(&again).shared &&
@@ -1207,7 +1207,7 @@ static void a_forked_child_can_load_whatever_other_threads_did(void **state) {
     bound_end_child(failed);
   }
   int status = end_of(child);
-  fake_gate_open(plain, FAKE_BUILD);
+  fake_gate_open(keeps, FAKE_BUILD);
   scene_join(&building);
   scene_join(&waiting);
   assert_int_equal(status, 0);
@@ -1220,26 +1220,98 @@ static void a_forked_child_can_load_whatever_other_threads_did(void **state) {
   scene_destroy(&old);
 }
 
+/* The entries that a load, a run and an unload go through and in which another thread may stand at a fork. */
+static const enum fake_entry lost_entries[] = {FAKE_PARSE,          FAKE_RESOLVE, FAKE_BUILD,
+                                               FAKE_CONTEXT_CREATE, FAKE_RUN,     FAKE_CONTEXT_DESTROY,
+                                               FAKE_ENGINE_DESTROY};
+
+static void *load_run_unload(void *passed) {
+  struct scene_load load = LOAD(plain, a, NULL);
+  scene_make(&load);
+  *(bool *)passed = load.status == TANDEM_OK && scene_runs(&load, &a.model, 0);
+  scene_destroy(&load);
+  return NULL;
+}
+
+static void ignore_fact(void *user, const char *key, const char *value) {
+  (void)user, (void)key, (void)value;
+}
+
+static bool is_refused(struct scene_load *load) {
+  scene_make(load);
+  return load->status == TANDEM_DEVICE_LOST && strstr(load->error.message, "when process") &&
+         strstr(load->error.message, "1 call into vendors (fake)") &&
+         strstr(load->error.message, "start the child with exec");
+}
+
+/* What the vendor or the loader had locked on that thread stays locked in the child. */
+static void a_child_forked_during_another_thread_s_call_refuses_its_vendor(void **state) {
+  (void)state;
+  BOUND(120);
+  for (size_t i = 0; i < sizeof lost_entries / sizeof *lost_entries; i++) {
+    enum fake_entry entry = lost_entries[i];
+    pthread_t thread;
+    bool passed = false;
+    fake_gate_close(plain, entry);
+    assert_int_equal(pthread_create(&thread, NULL, load_run_unload, &passed), 0);
+    assert_true(fake_wait_inside(plain, entry, 1));
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+      bound_set("a child forked during another thread's call", 5);
+      uint64_t parsed = fake_count(plain, FAKE_PARSE);
+      struct scene_load mine = LOAD(plain, b, NULL), other = LOAD(keeps, b, NULL);
+      struct tandem_error error = {0};
+      int failed = is_refused(&mine) ? 0 : 1;
+      failed |= tandem_payload_describe("FakeBackend", b.payload, b.size, ignore_fact, NULL, &error) ==
+                        TANDEM_DEVICE_LOST
+                    ? 0
+                    : 2;
+      failed |= fake_count(plain, FAKE_PARSE) == parsed ? 0 : 4; /* nothing of the vendor was entered */
+      scene_make(&other);
+      failed |= other.status == TANDEM_OK && scene_runs(&other, &b.model, 0) ? 0 : 8;
+      scene_destroy(&other);
+      pid_t grandchild = fork(); /* has the same locks */
+      if (grandchild == 0)
+        bound_end_child(is_refused(&mine) ? 0 : 1);
+      failed |= end_of(grandchild) == 0 ? 0 : 16;
+      bound_end_child(failed);
+    }
+    int status = end_of(child);
+    fake_gate_open(plain, entry);
+    pthread_join(thread, NULL);
+    assert_int_equal(status, 0);
+    assert_true(passed);
+    child = fork();
+    if (child == 0) { /* nothing is under way any more */
+      bound_set("a child forked after another thread's call", 5);
+      load_run_unload(&passed);
+      bound_end_child(passed ? 0 : 1);
+    }
+    assert_int_equal(end_of(child), 0);
+  }
+}
+
 static void a_forked_child_does_not_wait_for_a_teardown_of_its_parent(void **state) {
   (void)state;
   BOUND(60);
-  struct scene_load gone = made(LOAD(plain, a, NULL));
-  fake_gate_close(plain, FAKE_ENGINE_DESTROY);
+  struct scene_load gone = made(LOAD(keeps, a, NULL));
+  fake_gate_close(keeps, FAKE_ENGINE_DESTROY);
   scene_start_destroy(&gone);
-  assert_true(fake_wait_inside(plain, FAKE_ENGINE_DESTROY, 1));
+  assert_true(fake_wait_inside(keeps, FAKE_ENGINE_DESTROY, 1));
   fflush(NULL);
   pid_t child = fork();
   if (child == 0) {
     bound_set("the child of a_forked_child_does_not_wait_for_a_teardown_of_its_parent", 5);
-    fake_vendor_reset(plain);
-    struct scene_load mine = LOAD(plain, a, NULL);
+    fake_vendor_reset(keeps);
+    struct scene_load mine = LOAD(keeps, a, NULL);
     scene_make(&mine);
     bool runs = mine.status == TANDEM_OK && scene_runs(&mine, &a.model, 0);
     scene_destroy(&mine);
     bound_end_child(runs ? 0 : 1);
   }
   int status = end_of(child);
-  fake_gate_open(plain, FAKE_ENGINE_DESTROY);
+  fake_gate_open(keeps, FAKE_ENGINE_DESTROY);
   scene_join(&gone);
   assert_int_equal(status, 0);
 }
@@ -1805,6 +1877,7 @@ int main(void) {
       TEST(a_context_that_does_not_fit_may_take_another_budget),
       TEST(counts_are_exact),
       TEST(a_forked_child_can_load_whatever_other_threads_did),
+      TEST(a_child_forked_during_another_thread_s_call_refuses_its_vendor),
       TEST(a_forked_child_does_not_wait_for_a_teardown_of_its_parent),
       TEST(a_forked_child_does_not_wait_for_a_run_of_its_parent),
       TEST(a_fork_inside_a_vendors_call_leaves_both_sides_usable),

@@ -234,7 +234,7 @@ static void after_a_failed_open_the_waiters_try_one_at_a_time(void **state) {
 static void a_forked_child_opens_what_another_thread_was_opening(void **state) {
   (void)state;
   BOUND(30);
-  struct fake_vendor *midway = fake_vendor_create("midway", "MidwayBackend", 0);
+  struct fake_vendor *midway = fake_vendor_create("midway", "MidwayBackend", TANDEM_VENDOR_SURVIVES_FORK);
   assert_non_null(midway);
   struct scene_load load = scene_load(midway, payload, size, NULL);
   fake_gate_close(midway, FAKE_OPEN);
