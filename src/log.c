@@ -285,12 +285,12 @@ enum tandem_status td_call_end(struct td_call *call, enum tandem_status status, 
 enum tandem_status td_call_check_fork(const struct tandem_vendor *vendor, struct tandem_error *error) {
   if (lost.count == 0 || vendor->flags & TANDEM_VENDOR_SURVIVES_FORK)
     return TANDEM_OK;
-  return td_fail(error, TANDEM_DEVICE_LOST,
-                 "other threads had %llu call%s into vendors (%s) under way when process %ld was forked, and "
-                 "a load could wait for ever for what they had locked: fork while no program is loaded, run or "
-                 "unloaded, or start the child with exec (Python: multiprocessing's \"spawn\")",
-                 (unsigned long long)lost.count, lost.count == 1 ? "" : "s", lost.vendor->name,
-                 (long)getpid());
+  return td_fail(
+      error, TANDEM_DEVICE_LOST,
+      "other threads had %llu call%s into vendors (%s) under way when process %ld was forked, and "
+      "a load could wait for ever for what they had locked: fork while no program is loaded, run or "
+      "unloaded, or start the child with exec (Python: multiprocessing's \"spawn\")",
+      (unsigned long long)lost.count, lost.count == 1 ? "" : "s", lost.vendor->name, (long)getpid());
 }
 
 bool td_call_nested(void) {
