@@ -19,6 +19,7 @@ from __future__ import annotations
 import collections
 import enum
 import functools
+import io
 import mmap
 import os
 import sys
@@ -319,7 +320,8 @@ class Method(_Owner):
         self, inputs: Sequence[Any], out: Sequence[Any], device: str, stream: Any, return_early: bool
     ) -> list[Any] | tuple[list[Any], _cuda.Event]:
         keep: list[object] = []
-        handle = self._handle or self._use()
+        if self._handle is None:
+            self._use()
         event = None
         while self._flights and self._flights[0].query():
             self._flights.popleft()
@@ -332,7 +334,8 @@ class Method(_Owner):
             for slot, value in zip(self._inputs, inputs, strict=False):
                 slot.bind(value, keep)
             arrays = [slot.bind(target, keep) for slot, target in zip(self._outputs, out, strict=False)]
-        status = lib.tandem_method_run(handle, self._run, self._error)
+        # In no variable: the traceback of a failure would keep it, and with it a load that is closed.
+        status = lib.tandem_method_run(self._handle, self._run, self._error)
         if status:
             errors.check(status, self._error)
         if event is not None:
@@ -606,6 +609,8 @@ def _place_bytes(data: Any, keep: list[object]) -> tuple[ffi.CData, int]:
     try:  # a mapping is both a buffer and a file
         view = memoryview(data)
     except TypeError:
+        if isinstance(data, io.TextIOBase):
+            raise TypeError('data is a file that was opened as text: open it with mode "rb"') from None
         if hasattr(data, "read"):
             return _place_bytes(data.read(), keep)
         raise TypeError(

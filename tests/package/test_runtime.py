@@ -323,6 +323,19 @@ def test_with_closes_and_what_is_closed_says_so(models):
 
 
 @pytest.mark.fresh
+def test_a_closed_method_is_freed_though_failures_of_its_runs_are_kept(models):
+    tandem = own()
+    failures = []
+    for value in (np.zeros((33, 64), np.float32), np.zeros((4, 64), np.float64)):  # refused by C, and by Python
+        method = tandem.Runtime.get().load_program(models.mlp_dynamic.path).load_method("forward")
+        with pytest.raises(tandem.Error) as caught:
+            method.execute([value])
+        failures.append(caught.value)
+        method.close()
+        assert tandem.stats().loads == 0
+
+
+@pytest.mark.fresh
 def test_nothing_can_be_copied_or_pickled(models):
     tandem = own()
     runtime = tandem.Runtime.get()
@@ -450,6 +463,7 @@ def test_errors_say_what_where_and_what_was_expected(models, tmp_path):
     bad = tmp_path / "bad.pte"
     bad.write_bytes(b"no program" * 100)
     program = runtime.load_program(models.mlp.path)
+    text = io.StringIO()
     for error, match, call in [
         (tandem.NotFoundError, "missing.pte", lambda: runtime.load_program("missing.pte")),
         (tandem.BadProgramError, "bad.pte", lambda: runtime.load_program(bad)),
@@ -465,6 +479,7 @@ def test_errors_say_what_where_and_what_was_expected(models, tmp_path):
         (tandem.NotFoundError, "nothing.ptd", lambda: runtime.load_program(models.mlp.path, data_path="nothing.ptd")),
         (tandem.UnsupportedError, "ETDump", lambda: runtime.load_program(models.mlp.path, enable_etdump=True)),
         (TypeError, "int", lambda: runtime.load_program(7)),
+        (TypeError, 'as text: open it with mode "rb"', lambda: runtime.load_program(text)),
         (tandem.NotFoundError, "backward.*forward", lambda: program.load_method("backward")),
         (tandem.NotFoundError, "backward", lambda: program.metadata("backward")),
     ]:
