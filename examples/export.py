@@ -14,7 +14,7 @@ Exit status: 0 done, 1 the export failed or a package is missing (one line says 
 from __future__ import annotations
 
 import argparse
-import importlib
+import importlib.util
 import pathlib
 import sys
 import types
@@ -94,7 +94,8 @@ def partitioners(backend: str) -> list[typing.Any]:
 def check(backend: str) -> None:
     """Raises for what can be known before a model is built: a missing exporter, a missing GPU."""
     if backend == "tensorrt":
-        import torch_tensorrt  # noqa: F401
+        if importlib.util.find_spec("torch_tensorrt") is None:
+            raise Problem("the package torch_tensorrt is not installed: pip install torch-tensorrt")
     if backend in ("tensorrt", "cuda"):
         import torch
 

@@ -155,7 +155,9 @@ class PolicyNode(LifecycleNode):
         return TransitionCallbackReturn.SUCCESS
 
     def on_cleanup(self) -> TransitionCallbackReturn:
-        """Gives the load back."""
+        """Gives the load back, whoever else has the method: here the traceback of a run that failed."""
+        if self.method:
+            self.method.close()
         self.method = None
         return TransitionCallbackReturn.SUCCESS
 

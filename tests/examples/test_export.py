@@ -20,7 +20,9 @@ def test_a_program_that_may_be_loaded_is_replaced_not_written_into(exported):
 @pytest.mark.skipif(importlib.util.find_spec("torch_tensorrt") is not None, reason="torch_tensorrt is installed")
 def test_a_missing_exporter_is_named_in_one_line(example, tmp_path):
     done = example.run("export.py", tmp_path / "a.pte", "--backend", "tensorrt", status=1)
-    assert done.stderr.splitlines()[-1] == "export.py: the package torch_tensorrt is not installed"
+    assert done.stderr.splitlines()[-1] == (
+        "export.py: the package torch_tensorrt is not installed: pip install torch-tensorrt"
+    )
     assert not list(tmp_path.iterdir())
 
 

@@ -43,3 +43,12 @@ def test_a_program_that_is_not_there_is_told_in_one_line(name, example, tmp_path
     done = example.run(name, tmp_path / "none.pte", status=1)
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"{name}: ") and "none.pte: No such file or directory" in line
+
+
+def test_loads_are_given_back_though_each_run_failed(example, tmp_path):
+    path = tmp_path / "other.pte"
+    example.run("export.py", path, "--model", "models:build_other")
+    done = example.run("robot_node.py", path, "--seconds", 1, status=1)
+    assert done.stdout.splitlines()[-1] == "cleaned up: 0 loads, 0 engines"
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("robot_node.py: input") and line.endswith(" more)")
