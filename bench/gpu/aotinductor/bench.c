@@ -10,7 +10,7 @@
  * process and turn by turn: engine=FILE.so weights=FILE.blob libraries=A:B:C name the program's engine and
  * what it is bound to. They are fed as a program needs it that has its tensors in memory of its own: outputs
  * are copied there on the stream of the run, host tensors go through device memory, and one wait ends the
- * run.
+ * run. Either side's output memory is freed in the order of the stream of its run, as tandem frees it.
  */
 #include "direct.h"
 #include "driver.h"
@@ -280,9 +280,13 @@ static void run_direct(struct load *load) {
                   : cuda.copy_from_async(tensor->data, from, tensor->size, load->stream),
               "copy an output");
   }
-  must_cuda(cuda.stream_synchronize(load->stream), "cuStreamSynchronize");
+  void *guard;
+  if (direct_enter_stream(load->stream, 0, &guard))
+    stop("no stream for the engine's memory");
   for (size_t i = 0; i < load->output_count; i++)
     direct_tensors.delete_tensor(outputs[i]);
+  direct_leave_stream(guard);
+  must_cuda(cuda.stream_synchronize(load->stream), "cuStreamSynchronize");
 }
 
 static void run_load(struct load *load) {
@@ -413,45 +417,54 @@ static void measure_memory(cJSON *document) {
 
 /* ---------------------------------------------------------------- speed */
 
+/* Threads that stay: the shims leave a stream for each thread that ran an engine without tandem. */
 struct runner {
   struct load *load;
   size_t runs;
-  pthread_barrier_t *start;
-  pthread_t thread;
+  pthread_barrier_t *turn; /* a round begins, and ends */
 };
 
 static void *run_many(void *user) {
   struct runner *runner = user;
   must_cuda(cuda.context_push(context), "cuCtxPushCurrent"); /* which containers without tandem want */
-  pthread_barrier_wait(runner->start);
-  for (size_t i = 0; i < runner->runs; i++)
-    run_load(runner->load);
+  for (;;) {
+    pthread_barrier_wait(runner->turn);
+    for (size_t i = 0; i < runner->runs; i++)
+      run_load(runner->load);
+    pthread_barrier_wait(runner->turn);
+  }
   return NULL;
 }
 
+/* Those that run `count` loads at once. They end with the process. */
+static struct {
+  struct runner runners[AT_ONCE_MAX];
+  pthread_barrier_t turn;
+} teams[AT_ONCE_MAX + 1];
+
 /* Seconds a run of all. */
 static double run_together(struct load *loads, size_t count, size_t runs) {
-  struct runner runners[AT_ONCE_MAX];
-  pthread_barrier_t start;
+  struct runner *runners = teams[count].runners;
+  pthread_barrier_t *turn = &teams[count].turn;
+  pthread_t thread;
   if (count == 1) {
     double began = now_s();
     for (size_t i = 0; i < runs; i++)
       run_load(loads);
     return (now_s() - began) / (double)runs;
   }
-  pthread_barrier_init(&start, NULL, (unsigned)count + 1);
+  bool there = runners[0].turn != NULL;
+  if (!there)
+    pthread_barrier_init(turn, NULL, (unsigned)count + 1);
   for (size_t i = 0; i < count; i++) {
-    runners[i] = (struct runner){.load = &loads[i], .runs = runs, .start = &start};
-    if (pthread_create(&runners[i].thread, NULL, run_many, &runners[i]) != 0)
+    runners[i] = (struct runner){.load = &loads[i], .runs = runs, .turn = turn};
+    if (!there && (pthread_create(&thread, NULL, run_many, &runners[i]) != 0 || pthread_detach(thread) != 0))
       stop("no thread");
   }
-  pthread_barrier_wait(&start);
+  pthread_barrier_wait(turn);
   double began = now_s();
-  for (size_t i = 0; i < count; i++)
-    pthread_join(runners[i].thread, NULL);
-  double seconds = now_s() - began;
-  pthread_barrier_destroy(&start);
-  return seconds / (double)runs;
+  pthread_barrier_wait(turn);
+  return (now_s() - began) / (double)runs;
 }
 
 /* Paired: each round runs either side, the order changing, so that what drifts meets both alike. */

@@ -6,6 +6,8 @@
 #include <string.h>
 
 struct aoti_tensor_api direct_tensors;
+int32_t (*direct_enter_stream)(void *stream, int32_t device_index, void **guard);
+int32_t (*direct_leave_stream)(void *guard);
 
 static void *need(void *library, const char *symbol) {
   void *address = dlsym(library, symbol);
@@ -34,6 +36,10 @@ void direct_open_libraries(int count, char **paths) {
   memcpy(&direct_tensors.member, &address, sizeof address);
   TD_AOTI_TENSOR_CALLS(FIND)
 #undef FIND
+  address = need(RTLD_DEFAULT, "aoti_torch_create_cuda_stream_guard");
+  memcpy(&direct_enter_stream, &address, sizeof address);
+  address = need(RTLD_DEFAULT, "aoti_torch_delete_cuda_stream_guard");
+  memcpy(&direct_leave_stream, &address, sizeof address);
 }
 
 void direct_open_engine(struct direct *engine, const char *path) {

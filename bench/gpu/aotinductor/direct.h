@@ -13,7 +13,10 @@ struct direct {
                  struct aoti_tensor **outputs, size_t output_count, void *stream, void *proxy);
 };
 
-extern struct aoti_tensor_api direct_tensors; /* filled by direct_open_libraries */
+extern struct aoti_tensor_api direct_tensors; /* filled by direct_open_libraries, as are these two */
+/* Between the two the thread's engine calls allocate and free in the order of `stream`. */
+extern int32_t (*direct_enter_stream)(void *stream, int32_t device_index, void **guard);
+extern int32_t (*direct_leave_stream)(void *guard);
 
 /* Both end the process with a line on stderr when something is missing. */
 void direct_open_libraries(int count, char **paths);
