@@ -10,9 +10,9 @@
  * each output, which no engine can be made to write elsewhere. On the device it adds the copies.
  *
  * ExecuTorch's shims keep a current stream for each thread. A thread without one gets a new one as soon as
- * that is asked for, which every run does, and nobody destroys it: each further thread that runs an engine
- * left a stream, and with hundreds of them every run of the process took several times as long. So a thread
- * that has none is lent its default stream, which is no object of its own, and has none again afterwards.
+ * that is asked for, which every run does, and nobody destroys it: each further thread that ran an engine
+ * left a stream, and runs of a process with hundreds of them grew slower and slower (H200). So a thread that
+ * has none is lent its default stream, which is no object of its own, and has none again afterwards.
  *
  * Engines call the CUDA runtime, which knows one context a device: the primary one. A caller whose thread has
  * another one current is refused, since its memory is not the engine's.
