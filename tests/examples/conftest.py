@@ -59,7 +59,7 @@ def export(example, tmp_path_factory):
 
     @functools.cache
     def make(backend):
-        path = folder / ("policy.pte" if backend == "openvino" else f"{backend}.pte")
+        path = folder / ("small.pte" if backend == "openvino" else f"{backend}.pte")
         path.write_bytes(b"in use")
         os.link(path, path.with_suffix(".before"))
         example.run("export.py", path, "--backend", backend)
