@@ -9,10 +9,9 @@ transpose, a negative or zero stride, another byte order) is copied here, so it 
 from __future__ import annotations
 
 import ctypes
-import functools
 import math
 import sys
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
@@ -61,7 +60,7 @@ _READ_ONLY = 1  # a flag of versioned DLPack
 
 _READY = 0x001 | 0x100  # flags of an array that C can read in place: C_CONTIGUOUS, ALIGNED
 
-_from_buffer = ffi.from_buffer
+_cast, _from_buffer = ffi.cast, ffi.from_buffer
 
 _is_capsule = ctypes.pythonapi.PyCapsule_IsValid
 _is_capsule.argtypes, _is_capsule.restype = (ctypes.py_object, ctypes.c_char_p), ctypes.c_int
@@ -154,13 +153,6 @@ def view_capsule(tensor: ffi.CData, capsule: object, what: str) -> Array:
     return np.ndarray(shape, dtype, memory, -below * dtype.itemsize, in_bytes)
 
 
-@functools.cache
-def _plain_types(torch: Any) -> frozenset[Any]:
-    """torch's types that NumPy has too."""
-    names = (name for name in _BY_NAME if not name.startswith(("bfloat", "float8")))
-    return frozenset(getattr(torch, name) for name in names if hasattr(torch, name))
-
-
 def _describe(value: object) -> str:
     kind = type(value)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
@@ -200,6 +192,7 @@ class Slot:
         self.device_id: int | None = None  # of the CUDA device whose memory is read and written in place
         self._tensor = tensor
         self._shape: tuple[int, ...] | None = None  # what the struct says
+        self._torch_dtype: Any = None  # `dtype` in torch; None while torch was not met
         tensor.dtype = io.dtype
 
     def set_shape(self, shape: tuple[int, ...]) -> None:
@@ -260,6 +253,8 @@ class Input(Slot):
         if self.device_id is not None and self.open_device_tensor(value, stream, keep)[0]:
             return
         if type(value) is not np.ndarray or value.dtype is not self.dtype or value.flags.num & _READY != _READY:
+            if self._bind_torch(value, keep):
+                return
             value = self._make_ready(value)
         if value.shape != self._shape:
             self.set_shape(value.shape)
@@ -267,6 +262,35 @@ class Input(Slot):
         tensor.data = pointer = _from_buffer(value)
         tensor.size = value.nbytes
         keep.append(pointer)
+
+    def _bind_torch(self, value: Any, keep: list[object]) -> bool:
+        """Binds a tensor of torch that C can read in place: whether it is one. DLPack costs several times as much."""
+        torch = sys.modules.get("torch")
+        if torch is None or type(value) is not getattr(torch, "Tensor", None):
+            return False
+        if self._torch_dtype is None:
+            self._torch_dtype = getattr(torch, self.dtype.name, ...)
+        try:
+            if (
+                value.dtype is not self._torch_dtype
+                or not value.is_cpu
+                or value.requires_grad
+                or value.is_neg()
+                or not value.is_contiguous()
+            ):
+                return False
+            address, shape = value.data_ptr(), value.shape
+        except RuntimeError:  # it has no memory of its own: it is sparse, or stands for others
+            return False
+        if not address or address % self.dtype.alignment:
+            return False
+        if shape != self._shape:
+            self.set_shape(tuple(shape))
+        tensor = self._tensor
+        tensor.data = _cast("void *", address)
+        tensor.size = value.nbytes
+        keep.append(value)
+        return True
 
     def _make_ready(self, value: Any) -> Array:
         """An array of the input's type that C can read in place: `value` itself, a view of it, or a copy."""
@@ -281,12 +305,6 @@ class Input(Slot):
         return array
 
     def _find_array(self, value: Any) -> Array:
-        torch = sys.modules.get("torch")
-        if torch is not None and type(value) is torch.Tensor and value.is_cpu and value.dtype in _plain_types(torch):
-            try:
-                return cast("Array", value.numpy())  # a third of what DLPack costs
-            except (RuntimeError, TypeError):
-                pass  # DLPack tells why
         if isinstance(value, (np.ndarray, np.generic)):
             self.refuse_mask(value)
             return np.asarray(value)

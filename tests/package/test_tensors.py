@@ -270,6 +270,36 @@ def test_layouts_give_the_same_numbers(models):
     host.same(load.method.execute([image[:1].expand(2, -1, -1, -1)]), load.method.execute([repeated]))
 
 
+@pytest.mark.fresh
+def test_tensors_of_torch_that_are_no_plain_memory_are_copied_or_refused(models):
+    import tandem
+    import torch
+
+    method = tandem.Runtime.get().load_program(models.mlp.path).load_method("forward")
+    (value,), wanted = models.mlp.case()
+    plain = torch.from_numpy(value)
+    odd = np.zeros(value.nbytes + 1, np.uint8)[1:].view(np.float32).reshape(value.shape)
+    odd[:] = value
+    for good in (plain, torch.from_numpy(odd), plain.t().contiguous().t(), torch.nn.Parameter(plain, False)):
+        host.same(method.execute([good]), wanted)
+    for bad in (
+        plain.clone().requires_grad_(),
+        torch.complex(torch.zeros_like(plain), -plain).conj().imag,  # of the other sign than its memory
+        plain.to_sparse(),
+        plain.to_mkldnn(),
+        plain.to("meta"),
+        torch.nested.nested_tensor([plain, plain]),
+        torch._to_functional_tensor(plain.clone()),
+        torch._efficientzerotensor(plain.shape),
+        plain.double(),
+        torch.zeros([1] * 17),
+    ):
+        with pytest.raises(tandem.InvalidArgumentError, match="input0"):
+            method.execute([bad])
+    torch.func.vmap(lambda row: pytest.raises(tandem.InvalidArgumentError, method.execute, [row]) and row)(plain[None])
+    host.same(method.execute([plain]), wanted)
+
+
 @pytest.fixture(scope="session")
 def doubled(tmp_path_factory):
     """x + x of [n, 4] with n up to 8, in bfloat16, on ExecuTorch's kernels."""
