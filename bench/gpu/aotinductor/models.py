@@ -1,10 +1,10 @@
 """The programs that run.sh measures, compiled on the machine that has the GPU.
 
-    models.py FOLDER transformer|policy|policy_torch|policy_quick|partitioner|conformance|eager [small] [cpu]
+    models.py FOLDER transformer|policy|policy_timed|policy_torch|partitioner|conformance|eager [small] [cpu]
 
 transformer   770 MiB of float16 weights, tandem's own payload      -> transformer.pte, engine.so, engine.blob
-policy        a policy of SmolVLA's shape (bench/gpu/policy_model.py) -> policy.pte
-policy_quick  the same with the first candidate of every product   -> policy_quick.pte
+policy        a policy of SmolVLA's shape (bench/gpu/policy_model.py), the first candidate of each product -> policy.pte
+policy_timed  the same with the best of four candidates             -> policy_timed.pte
 policy_torch  the policy with PyTorch's own kernels, so that it needs libtorch -> policy_torch.pte
 partitioner   the transformer through ExecuTorch's own CudaPartitioner -> partitioner.pte, .aoti_cuda_blob.ptd
 conformance   the models of the conformance suite                     -> plain, dynamic, stateful.payload
@@ -79,12 +79,24 @@ SHIMS_ONLY = {
 
 # For the policy, whose thousand products of matrices would each be timed with every operation that may follow: fusion
 # by rule, and few candidates a shape. A kernel may be slower than the best one; sharing does not depend on it.
-# Its host code, one function of two megabytes, is not optimized: g++ took over 60 s with -O1, 13 s with -O0.
-FEW_CHOICES = {
-    "benchmark_epilogue_fusion": False,
-    "prologue_fusion": False,
-    "aot_inductor.compile_wrapper_opt_level": "O0",
-}
+FEW_CHOICES = {"benchmark_epilogue_fusion": False, "prologue_fusion": False}
+
+
+def leave_runs_unoptimized() -> None:
+    """Has AOTInductor's host code compiled with -O1, its default, but for the function that launches the kernels.
+
+    The policy's is one function of two megabytes, over which g++ spent 116 s of processor time with -O1 and 16 s like
+    this. All of it with -O0, 10 s, makes a load six times as slow: the container's code is in there too.
+    """
+    from torch._inductor import codecache
+
+    run, compile_all = "void AOTInductorModel::run_impl(", codecache.AotCodeCompiler.compile.__func__
+
+    def compile_most(cls: type, graph: Any, code: str, *rest: Any, **named: Any) -> Any:
+        code = code.replace(f"\n{run}", f'\n__attribute__((optimize("O0"))) {run}')
+        return compile_all(cls, graph, code, *rest, **named)
+
+    codecache.AotCodeCompiler.compile = classmethod(compile_most)
 
 
 def weigh(model: torch.nn.Module) -> int:
@@ -190,14 +202,15 @@ def main() -> None:
     if what == "transformer":
         write_program(folder, "transformer", *make_transformer(device, small), SHIMS_ONLY)
         split_payload(folder, "transformer")
-    elif what in ("policy", "policy_torch", "policy_quick"):
+    elif what in ("policy", "policy_timed", "policy_torch"):
         import policy_model
 
         model, args = policy_model.make(device, shape=policy_model.SMALL if small else policy_model.Shape())
         if what == "policy_torch":
             options = FEW_CHOICES
         else:
-            options = {**SHIMS_ONLY, **FEW_CHOICES, "test_configs.max_mm_configs": 4 if what == "policy" else 1}
+            options = {**SHIMS_ONLY, **FEW_CHOICES, "test_configs.max_mm_configs": 1 if what == "policy" else 4}
+        leave_runs_unoptimized()
         write_program(folder, what, model, args, options)
     elif what == "partitioner":
         partition(folder, small)

@@ -95,7 +95,7 @@ def control_failed(documents: list[dict[str, Any]]) -> bool:
 # The TensorRT design that shared engines replace: MiB of its first load and of each further one, as its authors told.
 REPLACED = (800, 120)
 LOADED = {"transformer": "transformer, 768 MiB", "policy": "policy of SmolVLA's shape, bf16",
-          "policy_torch": "the policy with libtorch", "policy_quick": "the policy, kernels untimed",
+          "policy_torch": "the policy with libtorch", "policy_timed": "the policy, kernels timed",
           "partitioner": "transformer by CudaPartitioner"}  # fmt: skip
 
 

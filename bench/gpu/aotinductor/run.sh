@@ -2,14 +2,15 @@
 # AOTInductor engines on a GPU, in one command on a machine with NVIDIA's driver, torch with CUDA, triton and a C
 # compiler, no network:
 #
-#   bench/gpu/aotinductor/run.sh [main | programs | memcheck | two | all]      (main)
+#   bench/gpu/aotinductor/run.sh [main | programs | memcheck | two | policies | all]      (main)
 #
 #   main      compiles a transformer of 770 MiB and a policy, exports the transformer through ExecuTorch's CudaPartitioner;
 #             memory and seconds of loads, latency of 1, 2 and 4 at once, replayed runs, peers, storm, race, stock runtime
 #   programs  the carried programs of ExecuTorch's CudaBackend with their expected outputs (also part of main)
 #   memcheck  the carried programs and a small transformer under compute-sanitizer
 #   two       two GPUs: the carried programs on the second one, loads of both
-#   all       all of it, the most needed parts first
+#   policies  the policy with kernels chosen by timing, and with libtorch: minutes to compile each
+#   all       all but policies, the most needed parts first
 #
 # Where there are two GPUs, the second one compiles while the first one measures; where there is one, all measurements
 # wait for the compilers, since device memory is counted for the whole GPU.
@@ -143,25 +144,11 @@ measure() { # measure NAME ENVIRONMENT FILES...: the program's memory and speed
   part "${name}_speed" 90 "${environment[@]}" "$AOTI_BENCH" speed "$@" $rounds
 }
 
-measured=" "
-measure_policies() { # measure_policies [wait]: those that are compiled by now, each once
-  local name
-  for name in policy policy_torch policy_quick; do
-    [[ $measured == *" $name "* ]] && continue
-    if [[ ${1:-} != wait ]]; then
-      running "$name" && continue
-      [[ $name == policy_quick ]] && running policy && continue
-    fi
-    measured+="$name "
-    case $name in
-    policy) measure policy shims_env "$work/policy.pte" ;;
-    policy_torch) measure policy_torch torch_env "$work/policy_torch.pte" graph=0 ;;
-    policy_quick) # in place of the one with timed candidates, should that be missing
-      await policy_quick
-      [[ -e $work/policy.pte ]] || measure policy_quick shims_env "$work/policy_quick.pte"
-      ;;
-    esac
-  done
+policy_measured=
+measure_policy() { # measure_policy [wait]: once, when it is compiled
+  [[ -n $policy_measured ]] || { [[ ${1:-} != wait ]] && running policy; } && return
+  policy_measured=1
+  measure policy shims_env "$work/policy.pte"
 }
 
 run_programs() {
@@ -194,26 +181,26 @@ run_conformance() {
   printf '{"part":"conformance","tests":"%s"}\n' "$counts" >>"$results"
 }
 
-# What main and all begin with. The policies compile longest, so they are launched first and measured when they are there.
+# What main and all begin with. The policy compiles longest, so it is launched first and measured when it is there.
 begin_main() {
-  launch 330 policy policy_torch policy_quick
+  launch 330 policy
   launch 240 transformer partitioner conformance
   run_programs
   await_on_one_gpu
   measure transformer shims_env "$work/transformer.pte" "engine=$work/engine.so" "weights=$work/engine.blob" \
     "libraries=${cudart:-libcudart.so.13}:$shims/libextension_cuda.so:$shims/libaoti_cuda_shims.so"
-  measure_policies
+  measure_policy
   if [[ -e $work/transformer.pte ]]; then
     part storm 90 "${shims_env[@]}" "$AOTI_BENCH" storm "$work/transformer.pte" ${small:+cycles=20 builds=3}
     part race 60 "${shims_env[@]}" "$AOTI_BENCH" race "$work/transformer.pte"
   fi
-  measure_policies
+  measure_policy
   measure partitioner shims_env "$work/partitioner.pte" "$work/partitioner.aoti_cuda_blob.ptd"
-  measure_policies
+  measure_policy
 }
 
 end_main() {
-  measure_policies wait
+  measure_policy wait
   run_peers
   run_conformance
   [[ -e $work/transformer.pte ]] &&
@@ -238,7 +225,7 @@ run_memcheck() {
       echo "memcheck_${name}_$kind: ${summary:-NO ERROR SUMMARY}"
       printf '{"part":"memcheck_%s_%s","memcheck":"%s"}\n' "$name" "$kind" "${summary:-no error summary}" >>"$results"
     done
-    measure_policies
+    measure_policy
   done
 }
 
@@ -257,6 +244,12 @@ run_two() {
     part two_transformer 60 "${shims_env[@]}" "$AOTI_BENCH" devices "$work/transformer.pte" device_option=device
 }
 
+run_policies() {
+  launch $((budget - 80)) policy_timed policy_torch
+  measure policy_timed shims_env "$work/policy_timed.pte"
+  measure policy_torch torch_env "$work/policy_torch.pte" graph=0
+}
+
 run_main() {
   begin_main
   end_main
@@ -267,7 +260,7 @@ run_all() {
   launch 240 small
   await_on_one_gpu
   run_memcheck
-  measure_policies wait
+  measure_policy wait
   run_two
   end_main
 }
@@ -275,8 +268,8 @@ run_all() {
 machine | tee "$out/machine.txt"
 for what in "${@:-main}"; do
   case $what in
-  main | programs | memcheck | two | all) "run_$what" ;;
-  *) echo "usage: run.sh [main | programs | memcheck | two | all]" >&2; exit 2 ;;
+  main | programs | memcheck | two | policies | all) "run_$what" ;;
+  *) echo "usage: run.sh [main | programs | memcheck | two | policies | all]" >&2; exit 2 ;;
   esac
 done
 python3 $here/report.py "$results" "$out" | tee "$out/report.md"
