@@ -426,12 +426,13 @@ struct runner {
 
 static void *run_many(void *user) {
   struct runner *runner = user;
+  pthread_barrier_t *turn = runner->turn; /* the rest is another round's as soon as one has ended */
   must_cuda(cuda.context_push(context), "cuCtxPushCurrent"); /* which containers without tandem want */
   for (;;) {
-    pthread_barrier_wait(runner->turn);
+    pthread_barrier_wait(turn);
     for (size_t i = 0; i < runner->runs; i++)
       run_load(runner->load);
-    pthread_barrier_wait(runner->turn);
+    pthread_barrier_wait(turn);
   }
   return NULL;
 }
