@@ -10,13 +10,18 @@ this module is run, so the package then asks whether this command is the program
 
 from __future__ import annotations
 
+import builtins
+import importlib.machinery
+import importlib.util
 import json
 import os
 import pathlib
+import pkgutil
 import re
-import runpy
 import subprocess
 import sys
+import types
+import typing
 from typing import NoReturn
 
 from tandem import _hook, _libraries
@@ -35,21 +40,64 @@ def is_python_program(arguments: list[str]) -> bool:
     return name == "-m" or name.endswith((".py", ".pyc", ".pyz")) or pathlib.Path(name, "__main__.py").is_file()
 
 
+def find_program(name: str, is_module: bool) -> tuple[types.CodeType, importlib.machinery.ModuleSpec | None]:
+    """The code of a module, of the __main__.py in a folder or archive, or of a script, which has no spec."""
+    importer = None if is_module else pkgutil.get_importer(os.path.abspath(name))
+    if not is_module and not importer:
+        if name.endswith(".pyc"):
+            code = importlib.machinery.SourcelessFileLoader("__main__", name).get_code("__main__")
+            return typing.cast(types.CodeType, code), None
+        return compile(pathlib.Path(name).read_bytes(), os.path.abspath(name), "exec", dont_inherit=True), None
+    spec = importer.find_spec("__main__") if importer else importlib.util.find_spec(name)
+    if is_module and spec and spec.submodule_search_locations is not None:
+        spec = importlib.util.find_spec(f"{name}.__main__")
+    code = getattr(spec and spec.loader, "get_code", lambda _: None)(spec.name if spec else "")
+    if not code:
+        fail(f"run: there is no module {name!r} to run" if is_module else f"run: there is no __main__.py in {name!r}")
+    return code, spec
+
+
 def run_python(arguments: list[str]) -> None:
-    """As `python SCRIPT ...` or `python -m MODULE ...`: sys.argv, sys.path[0] and __main__ are the program's."""
+    """As `python SCRIPT ...` or `python -m MODULE ...`: sys.argv, sys.path[0] and __main__ are the program's.
+
+    __main__ stays the program's for good, since its exit handlers and threads outlive its last line. What it raises
+    is told without the frames of this file.
+    """
     is_module = arguments[0] == "-m"
     if is_module and len(arguments) < 2:
         fail("run -m: expected a module's name")
     sys.argv[:] = arguments[is_module:]
-    first = os.getcwd() if is_module else str(pathlib.Path(sys.argv[0]).resolve().parent)
+    name = sys.argv[0]
+    if not is_module and not os.path.exists(name):
+        fail(f"run: there is no file {name!r}")
+    is_folder = not is_module and pkgutil.get_importer(name) is not None
+    first = (
+        os.getcwd() if is_module else os.path.abspath(name) if is_folder else str(pathlib.Path(name).resolve().parent)
+    )
     if not getattr(sys.flags, "safe_path", False):
         sys.path[0] = first
-    if is_module:
-        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
-    elif os.path.exists(sys.argv[0]):
-        runpy.run_path(sys.argv[0], run_name="__main__")
-    else:
-        fail(f"run: there is no file {sys.argv[0]!r}")
+    elif is_folder:
+        sys.path.insert(0, first)
+    code: types.CodeType | None = None
+    try:
+        code, spec = find_program(name, is_module)
+        program = types.ModuleType("__main__")
+        file = spec.origin if spec else code.co_filename if not name.endswith(".pyc") else os.path.abspath(name)
+        package = spec.parent if spec else None
+        loader = spec.loader if spec else importlib.machinery.SourceFileLoader("__main__", name)
+        facts = {"__file__": file, "__spec__": spec, "__package__": package, "__loader__": loader}
+        vars(program).update(facts, __builtins__=builtins, __cached__=spec and spec.cached, __annotations__={})
+        if is_module:
+            sys.argv[0] = file or name
+        sys.modules["__main__"] = program
+        exec(code, vars(program))
+    except BaseException as error:
+        trace = error.__traceback__
+        while trace and trace.tb_frame.f_code is not code:
+            trace = trace.tb_next
+        tell = sys.excepthook
+        sys.excepthook = lambda kind, value, _: tell(kind, value.with_traceback(trace), trace)
+        raise
 
 
 def fail(message: str, status: int = 2) -> NoReturn:

@@ -3,10 +3,12 @@
 import json
 import os
 import pathlib
+import py_compile
 import subprocess
 import sys
 import venv
 import warnings
+import zipfile
 
 import doors
 import host
@@ -215,6 +217,64 @@ def test_a_script_s_end_is_the_command_s(scripts):
         done = python("-m", "tandem", *arguments, cwd=scripts)
         assert done.returncode == 2 and done.stderr.startswith("tandem: ") and message in done.stderr, done
         assert done.stderr.count("\n") == 1
+
+
+LATE = """
+import atexit, pickle, sys, threading
+class Thing:
+    pass
+def tell(who):
+    copy = pickle.loads(pickle.dumps(Thing()))
+    print(who, type(copy) is Thing, sys.modules["__main__"].__dict__ is globals(), flush=True)
+def go_on():
+    threading.main_thread().join()
+    tell("thread")
+threading.Thread(target=go_on).start()
+atexit.register(tell, "at exit")
+def fail():
+    raise ValueError("the script's own")
+fail()
+"""
+
+
+@pytest.fixture
+def late_scripts(tmp_path):
+    for name in ("script.py", "folder/__main__.py", "module.py"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(LATE)
+    (tmp_path / "unfinished.py").write_text("if True\n")
+    (tmp_path / "interrupted.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    (tmp_path / "hooked.py").write_text("import sys\nsys.excepthook = lambda *each: print(each[:2])\n1 / 0\n")
+    with zipfile.ZipFile(tmp_path / "archive.pyz", "w") as archive:
+        archive.writestr("__main__.py", LATE)
+    py_compile.compile(tmp_path / "script.py", tmp_path / "compiled.pyc")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["script.py"],
+        ["folder"],
+        ["archive.pyz"],
+        ["compiled.pyc"],
+        ["-m", "module"],
+        ["unfinished.py"],
+        ["interrupted.py"],
+        ["hooked.py"],
+    ],
+    ids=" ".join,
+)
+def test_what_outlives_a_script_s_main_thread_has_its_names_and_errors_show_its_frames_alone(arguments, late_scripts):
+    plain, run = python(*arguments, cwd=late_scripts), python("-m", "tandem", "run", *arguments, cwd=late_scripts)
+    assert (run.returncode, run.stdout) == (plain.returncode, plain.stdout), run.stderr
+    assert run.returncode != 0 and "False" not in run.stdout
+    # Of modules, folders and archives python shows its own frames, which are not the script's.
+    told, wanted = (
+        [line for line in each.splitlines() if "<frozen runpy>" not in line] for each in (run.stderr, plain.stderr)
+    )
+    assert told == wanted
 
 
 def test_an_unchanged_script_shares(models, tmp_path):
