@@ -16,6 +16,7 @@ import pathlib
 import shutil
 import sys
 import tempfile
+import unittest.mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 EXPORT = ROOT / "python/tandem/export.py"
@@ -95,6 +96,13 @@ class Tables(torch.nn.Module):
         return a.t(), b + 1, a
 
 
+class Turned(torch.nn.Module):
+    """(2, 3) -> (3, 2), its memory in the order of the input's."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.t() * 2
+
+
 def models() -> dict[str, tuple[torch.nn.Module, tuple[torch.Tensor, ...], object, bool]]:
     """Module, example inputs, dynamic shapes, whether a library of torch's own linking is wanted."""
     rows = torch.export.Dim("rows", min=1, max=8)
@@ -142,6 +150,14 @@ def fill(folder: pathlib.Path) -> None:
             write_reference(folder, name, model, args, shapes)
 
 
+def write_turned(folder: pathlib.Path) -> None:
+    """turned.payload: as other exporters leave an output, where tandem's makes it contiguous."""
+    exported = export._export(Turned().eval(), (torch.randn(2, 3),), None, None)
+    as_it_is = unittest.mock.patch.object(export, "_contiguous_module", lambda whole: whole.module(check_guards=False))
+    with as_it_is:
+        (folder / "turned.payload").write_bytes(export._compile(exported, True, OPTIONS))
+
+
 def main() -> None:
     cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache")) / "tandem"
     content = pathlib.Path(__file__).read_bytes() + EXPORT.read_bytes() + export._features().encode()
@@ -153,6 +169,7 @@ def main() -> None:
             scratch = pathlib.Path(tempfile.mkdtemp(dir=cache))
             try:
                 fill(scratch)
+                write_turned(scratch)
                 scratch.rename(folder)
             finally:
                 shutil.rmtree(scratch, ignore_errors=True)

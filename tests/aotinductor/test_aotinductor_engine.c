@@ -427,6 +427,27 @@ static void dtypes_and_passed_inputs_come_out_right(void **state) {
   aotinductor_model_fini(&model);
 }
 
+static void an_output_with_gaps_is_refused_and_says_what_to_export(void **state) {
+  (void)state;
+  struct aotinductor_model model = read_model("turned");
+  struct tandem_load *load = load_bytes(model.payload, model.payload_size);
+  float x[2][3] = {{1, 2, 3}, {4, 5, 6}}, y[3][2];
+  struct tandem_tensor input = {
+      .data = x, .size = sizeof x, .dtype = TANDEM_FLOAT32, .rank = 2, .shape = {2, 3}};
+  struct tandem_tensor output = {
+      .data = y, .size = sizeof y, .dtype = TANDEM_FLOAT32, .rank = 2, .shape = {3, 2}};
+  struct tandem_run_desc run = {
+      .struct_size = sizeof run, .inputs = &input, .input_count = 1, .outputs = &output, .output_count = 1};
+  for (int round = 0; round < 2; round++) {
+    struct tandem_error error = {0};
+    assert_int_equal(tandem_load_run(load, &run, &error), TANDEM_UNSUPPORTED);
+    assert_message(&error, "output 0");
+    assert_message(&error, "is not contiguous: let the model return .contiguous() of it");
+  }
+  tandem_load_destroy(load);
+  aotinductor_model_fini(&model);
+}
+
 static void a_run_that_fails_in_the_program_says_why_and_leaves_the_load_usable(void **state) {
   (void)state;
   struct aotinductor_model model = read_model("cache");
@@ -467,6 +488,7 @@ int main(void) {
       cmocka_unit_test(a_second_load_costs_no_weights),
       cmocka_unit_test(the_last_load_unmaps_the_library),
       cmocka_unit_test(dtypes_and_passed_inputs_come_out_right),
+      cmocka_unit_test(an_output_with_gaps_is_refused_and_says_what_to_export),
       cmocka_unit_test(a_run_that_fails_in_the_program_says_why_and_leaves_the_load_usable),
   };
   if (!aotinductor_start())
