@@ -32,8 +32,9 @@ extern "C" {
 
 /* The engine goes on reading the bytes given to build: tandem keeps them (mapped or copied) with it. */
 #define TANDEM_VENDOR_KEEPS_ENGINE_BYTES (1u << 0)
-/* Engines and contexts go on working in a forked child, and new ones can be made there, whatever other threads
- * were doing; otherwise tandem refuses to touch the former, and the latter if a call was under way. */
+/* Engines and contexts go on working in a forked child, and new ones can be made there, whatever other
+ * threads were doing; otherwise tandem refuses to touch the former, and the latter if a call was under way.
+ */
 #define TANDEM_VENDOR_SURVIVES_FORK (1u << 1)
 /* build honours a weight-streaming budget and reports the effective one. */
 #define TANDEM_VENDOR_HAS_BUDGET (1u << 2)
