@@ -215,31 +215,93 @@ const Place &place() {
   return found;
 }
 
-/* Holds a mutex; a host that can give up a lock of its own meanwhile is told of the wait. */
+/* A mutex that a forked child can tell to be lost: a thread held it that the child does not have, and what it
+ * guards is half done. A fork waits for none, since a holder may need what the forking thread has. */
+class Lock {
+public:
+  Lock() {
+    std::lock_guard<std::mutex> guard(all_mutex);
+    next_ = all;
+    all = this;
+  }
+  ~Lock() {
+    std::lock_guard<std::mutex> guard(all_mutex);
+    Lock **place = &all;
+    while (*place != this)
+      place = &(*place)->next_;
+    *place = next_;
+  }
+  Lock(const Lock &) = delete;
+  Lock &operator=(const Lock &) = delete;
+
+  std::mutex mutex;
+  bool lost = false; /* constant once a child runs */
+
+private:
+  Lock *next_;
+  bool is_free_ = false; /* at the fork */
+
+  static std::mutex all_mutex; /* guards the list; held for no more than that */
+  static Lock *all;
+  static const bool guarded;
+
+  static void before_fork() {
+    all_mutex.lock();
+    for (Lock *lock = all; lock; lock = lock->next_)
+      lock->is_free_ = lock->mutex.try_lock();
+  }
+  static void after_fork() {
+    for (Lock *lock = all; lock; lock = lock->next_)
+      if (lock->is_free_)
+        lock->mutex.unlock();
+    all_mutex.unlock();
+  }
+  static void begin_child() {
+    for (Lock *lock = all; lock; lock = lock->next_)
+      lock->lost = !lock->is_free_;
+    after_fork();
+  }
+};
+std::mutex Lock::all_mutex;
+Lock *Lock::all;
+const bool Lock::guarded = pthread_atfork(before_fork, after_fork, begin_child) == 0;
+
+/* Holds a lock that is not lost; a host that can give up a lock of its own meanwhile is told of the wait. */
 class Turn {
 public:
-  explicit Turn(std::mutex &mutex) : mutex_(mutex) {
-    while (!mutex_.try_lock()) {
+  explicit Turn(Lock &lock) : lock_(lock) {
+    while (!lock_.lost && !lock_.mutex.try_lock()) {
       tandem_wait_begin();
-      mutex_.lock();
-      mutex_.unlock(); /* the hook after the wait may block in the host: not with the mutex held */
+      lock_.mutex.lock();
+      lock_.mutex.unlock(); /* the hook after the wait may block in the host: not with the mutex held */
       tandem_wait_end();
     }
   }
   ~Turn() {
-    mutex_.unlock();
+    if (!lock_.lost)
+      lock_.mutex.unlock();
   }
   Turn(const Turn &) = delete;
   Turn &operator=(const Turn &) = delete;
 
+  enum tandem_status check(const char *what, struct tandem_error *error) const {
+    if (!lock_.lost)
+      return TANDEM_OK;
+    return tandem_fail(error, TANDEM_DEVICE_LOST,
+                       "another thread was using %s when process %ld was forked: fork while no program is "
+                       "loaded, run or unloaded, or start the child with exec (Python: multiprocessing's "
+                       "\"spawn\")",
+                       what, static_cast<long>(getpid()));
+  }
+
 private:
-  std::mutex &mutex_;
+  Lock &lock_;
 };
 
 /* Guards opening libraries, whose initializers write to ExecuTorch's unguarded tables. */
-std::mutex &libraries() {
-  static std::mutex mutex;
-  return mutex;
+Lock &libraries() {
+  static auto *lock = new Lock; /* never destroyed: a thread may load until the process ends */
+  return *lock;
 }
 
 /* Opens a library beside the runtime; false with `why` when it is not there or does not open. */
@@ -265,6 +327,8 @@ bool has_kernel(const std::string &name) {
 
 enum tandem_status need_kernels(const Plan &plan, struct tandem_error *error) {
   Turn lock(libraries());
+  if (lock.check("ExecuTorch's tables", error) != TANDEM_OK)
+    return TANDEM_DEVICE_LOST;
   std::string why;
   for (const std::string &name : plan.operators) {
     if (has_kernel(name))
@@ -301,6 +365,8 @@ std::string library_of(const std::string &backend) {
 
 enum tandem_status need_backends(const Plan &plan, struct tandem_error *error) {
   Turn lock(libraries());
+  if (lock.check("ExecuTorch's tables", error) != TANDEM_OK)
+    return TANDEM_DEVICE_LOST;
   for (const tandem::PlanDelegate &delegate : plan.delegates) {
     const char *name = delegate.backend.c_str();
     const char *registered = delegate.registered.c_str();
@@ -383,7 +449,7 @@ struct ProgramState {
   std::vector<Plan> plans;
   std::vector<std::unique_ptr<MethodIo>> io; /* of each plan */
 
-  std::mutex lock;
+  Lock lock;
   std::vector<std::unique_ptr<er::FreeableBuffer>> payloads;  /* guarded by lock */
   std::vector<std::vector<struct tandem_delegate>> delegates; /* of each plan; guarded by lock */
   std::vector<std::vector<struct tandem_spec>> specs;         /* of delegates read; guarded by lock */
@@ -717,7 +783,7 @@ struct MethodState {
   std::optional<er::Method> method;
   std::vector<struct tandem_load *> loads;        /* borrowed from the delegates */
   std::vector<std::vector<uint8_t>> host_outputs; /* of outputs on a device; guarded by lock */
-  std::mutex lock;                                /* over run and reset */
+  Lock lock;                                      /* over run and reset */
   bool direct = false;                            /* runs are the one load's */
   /* Of a direct run: the load's tensors, and memory of outputs that are borrowed. Guarded by lock. */
   std::vector<struct tandem_tensor> load_inputs, load_outputs;
@@ -1315,6 +1381,8 @@ enum tandem_status run_method(MethodState *state, const struct tandem_run_desc *
   if (checked != TANDEM_OK)
     return checked;
   Turn lock(state->lock);
+  if (lock.check("this method", error) != TANDEM_OK)
+    return TANDEM_DEVICE_LOST;
   if (state->direct)
     return run_direct(state, run, error);
   OpenDoor open;
@@ -1501,7 +1569,8 @@ enum tandem_status tandem_program_delegates(struct tandem_program *program, cons
         if (status != TANDEM_OK)
           return status;
         Turn lock(state->lock);
-        if (!state->delegates_read[index])
+        status = lock.check("this program", error);
+        if (status == TANDEM_OK && !state->delegates_read[index])
           status = read_delegates(state, index, error);
         if (status != TANDEM_OK)
           return status;
@@ -1565,6 +1634,8 @@ enum tandem_status tandem_method_reset(struct tandem_method *method, struct tand
         if (!method)
           return tandem_fail(error, TANDEM_INVALID_ARGUMENT, "method is NULL");
         Turn lock(method->state.lock);
+        if (lock.check("this method", error) != TANDEM_OK)
+          return TANDEM_DEVICE_LOST;
         for (struct tandem_load *load : method->state.loads) {
           enum tandem_status status = tandem_load_reset(load, error);
           if (status != TANDEM_OK)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 
 import doors
 import fresh
@@ -132,6 +133,82 @@ def test_27b_a_child_gets_a_clear_error_in_time_and_its_parent_goes_on(kind, mod
     assert outcome.good() == (True, True), outcome.errors
     lines = [line for line in outcome.errors.splitlines() if line.startswith("tandem:")]
     assert all("forked" in line for line in lines), outcome.errors
+
+
+def fork_during_calls(fake_library, fake_programs):
+    door, fake = doors.open_door("own"), doors.Fake(fake_library)
+    from tandem._native import ffi, lib
+
+    x, wanted = np.load(fake_programs / "one.npy")
+    load, path = door.load(fake_programs / "one.pte"), fake_programs / "two.pte"
+
+    def refused(action):
+        try:
+            action()
+        except door.tandem.DeviceLostError as error:
+            assert "forked" in str(error), error
+        else:
+            raise AssertionError("not refused")
+
+    def child():
+        refused(lambda: load(x))
+        refused(lambda: door.load(path))
+        error = ffi.new("struct tandem_error *")  # a C program has no Python in front
+        assert lib.tandem_method_reset(load.method._handle, error) == lib.TANDEM_DEVICE_LOST
+        assert b"forked" in ffi.string(error.message)
+        assert door.tandem.stats().engines >= 1
+
+    ends = []
+    for entry, action in [
+        (doors.PARSE, lambda: door.load(path)),
+        (doors.BUILD, lambda: door.load(path)),
+        (doors.CONTEXT_CREATE, lambda: door.load(path)),
+        (doors.RUN, lambda: load(x)),
+    ]:
+        fake.close_gate(entry)
+        thread = threading.Thread(target=action)
+        thread.start()
+        fake.wait_inside(entry, 1)
+        ends.append(fresh.fork_inside(child, timeout=10))
+        fake.open_gate(entry)
+        thread.join()
+    ends.append(fresh.fork_inside(lambda: host.same(door.load(path)(x), door.load(path)(x)), timeout=10))
+    host.same(load(x), [wanted])
+    return ends
+
+
+def test_27d_a_child_forked_during_another_thread_s_call_gets_a_clear_error(fake_library, fake_programs):
+    outcome = fresh.run(fork_during_calls, fake_library, fake_programs)
+    assert outcome.good() == [True] * 5, outcome.errors
+
+
+def fork_while_loading(kind, model):
+    door, stop = doors.open_door(kind), threading.Event()
+
+    def load():
+        while not stop.is_set():
+            door.load(model)
+
+    def child():
+        try:
+            door.load(model)
+        except RuntimeError as error:
+            assert kind == "stock" or "forked" in str(error), error
+
+    loaders = [threading.Thread(target=load) for _ in range(2)]
+    for thread in loaders:
+        thread.start()
+    ends = [fresh.fork_inside(child, timeout=10) for _ in range(30)]
+    stop.set()
+    for thread in loaders:
+        thread.join()
+    return ends
+
+
+@both
+def test_27d_children_forked_while_others_load_never_hang(kind, models):
+    outcome = fresh.run(fork_while_loading, kind, models.mlp, timeout=120)
+    assert outcome.good() == [True] * 30, outcome.errors
 
 
 ENDING = """
