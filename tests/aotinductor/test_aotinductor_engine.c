@@ -11,6 +11,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -112,6 +114,29 @@ static void two_loads_of_a_cache_step_apart(void **state) {
   tandem_load_destroy(a);
   tandem_load_destroy(fresh);
   tandem_load_destroy(b);
+  aotinductor_model_fini(&model);
+}
+
+/* ---------------------------------------------------------------- fork */
+
+static void a_child_of_a_process_that_ran_is_refused_its_loads(void **state) {
+  (void)state;
+  struct aotinductor_model model = read_model("cache");
+  float y[1][WIDTH];
+  step_alone(&model, 0.25f, 1, y);
+  pid_t child = fork();
+  if (child == 0) {
+    struct tandem_load *load = NULL;
+    struct tandem_error error = {0};
+    alarm(20); /* instead of waiting for ever */
+    enum tandem_status status = try_load(model.payload, model.payload_size, NULL, 0, &load, &error);
+    _exit(status == TANDEM_UNAVAILABLE && strstr(error.message, "was forked from process") != NULL ? 0 : 1);
+  }
+  assert_true(child > 0);
+  int end = -1;
+  assert_int_equal(waitpid(child, &end, 0), child);
+  assert_int_equal(end, 0);
+  step_alone(&model, 0.25f, 1, y);
   aotinductor_model_fini(&model);
 }
 
@@ -475,6 +500,7 @@ static void a_run_that_fails_in_the_program_says_why_and_leaves_the_load_usable(
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(two_loads_of_a_cache_step_apart),
+      cmocka_unit_test(a_child_of_a_process_that_ran_is_refused_its_loads),
       cmocka_unit_test(a_program_that_does_not_tell_its_state_has_all_buffers_copied),
       cmocka_unit_test(state_that_the_library_does_not_have_is_refused),
       cmocka_unit_test(a_program_of_a_newer_torch_or_another_processor_is_refused),

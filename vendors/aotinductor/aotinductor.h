@@ -161,6 +161,8 @@ struct td_aoti_engine {
 
 enum tandem_status td_aoti_resolve(const struct tandem_payload *payload, const char *const *options,
                                    struct tandem_resolution *resolution, struct tandem_error *error);
+/* Before a run on the CPU: a child that is forked afterwards is refused its loads. */
+void td_aoti_note_run(void);
 enum tandem_status td_aoti_build(const struct tandem_build_desc *desc, void **engine,
                                  struct tandem_engine_info *info, struct tandem_error *error);
 void td_aoti_engine_destroy(void *engine);

@@ -357,6 +357,7 @@ static enum tandem_status run_on_host(struct td_aoti_context *self, const struct
     return host->fail(error, TANDEM_OUT_OF_MEMORY, "no memory for %zu inputs", self->input_count);
   for (size_t i = 0; i < self->input_count; i++)
     data[i] = desc->inputs[i].data;
+  td_aoti_note_run();
   status = td_aoti_invoke(self, desc, data, NULL, error);
   for (size_t i = 0; status == TANDEM_OK && i < self->output_count; i++) {
     status = td_aoti_result(self, i, &result, error);

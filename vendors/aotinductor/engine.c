@@ -13,10 +13,37 @@
 
 #include <inttypes.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
+#include <unistd.h>
+
+/* ---------------------------------------------------------------- the process that ran on the CPU */
+
+/* OpenMP's threads, which a run on the CPU starts, do not live on in a forked child: its first run waits for
+ * them for ever (seen with torch 2.13 and a program large enough to need them). So a child of a process that
+ * ran is refused before it has a load to run. */
+static _Atomic int runner; /* the first process to run on the CPU; 0: none */
+
+void td_aoti_note_run(void) {
+  int none = 0;
+  if (atomic_load_explicit(&runner, memory_order_relaxed) == 0)
+    atomic_compare_exchange_strong(&runner, &none, (int)getpid());
+}
+
+static enum tandem_status check_process(struct tandem_error *error) {
+  int self = (int)getpid(), first = atomic_load(&runner);
+  if (first == 0 || first == self)
+    return TANDEM_OK;
+  return td_aoti_host()->fail(error, TANDEM_UNAVAILABLE,
+                              "process %d was forked from process %d after that one had run an AOTInductor "
+                              "program on the CPU, whose OpenMP threads the child does not have: run only "
+                              "after the fork, or start the child with exec (Python: multiprocessing's "
+                              "\"spawn\")",
+                              self, first);
+}
 
 /* ---------------------------------------------------------------- what the library's calls are watched for
  */
@@ -477,7 +504,8 @@ static enum tandem_status check_gpu(const struct td_aoti_engine *self, const str
 static enum tandem_status fill(struct td_aoti_engine *self, const struct td_aoti_program *program,
                                struct tandem_error *error) {
   enum tandem_status status;
-  if ((status = check_torch(program, error)) != TANDEM_OK ||
+  if ((self->cuda == NULL && (status = check_process(error)) != TANDEM_OK) ||
+      (status = check_torch(program, error)) != TANDEM_OK ||
       (status = check_processor(program, error)) != TANDEM_OK ||
       (status = check_gpu(self, program, error)) != TANDEM_OK ||
       (status = open_program(self, program, error)) != TANDEM_OK ||
