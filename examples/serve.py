@@ -13,12 +13,16 @@ Exit status: 0 ended by SIGINT or SIGTERM, 1 the deployment failed, 2 called wro
 
 import argparse
 import asyncio
+import contextlib
 import dataclasses
+import json
 import os
 import signal
 import sys
 import threading
+import time
 import typing
+import urllib.request
 
 import fastapi
 import numpy as np
@@ -112,6 +116,17 @@ def deploy(application: serve.Application) -> None:
         raise RuntimeError(f"{error} {status.message.strip().splitlines()[-1]}") from error
 
 
+def wait_for_route(address: str, timeout_s: float = 60) -> None:
+    """The node's proxy learns of a deployment a moment after its replicas answer; until then it says 404."""
+    end = time.monotonic() + timeout_s
+    while time.monotonic() < end:
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{address}/-/routes", timeout=5) as answer:
+            if "/" in json.load(answer):
+                return
+        time.sleep(0.1)
+    raise RuntimeError(f"nothing routes to the policy at {address} after {timeout_s:.0f} s: has this node a proxy?")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
@@ -147,7 +162,9 @@ def main() -> int:
             ray_actor_options={"num_cpus": arguments.cpus, "num_gpus": arguments.gpus},
         )
         deploy(deployment.bind(arguments.program, arguments.loads, options))
-        print(f"ready: http://{arguments.host}:{arguments.port}", flush=True)
+        address = f"http://{arguments.host}:{arguments.port}"
+        wait_for_route(address)
+        print(f"ready: {address}", flush=True)
         ended.wait()
     except (OSError, RuntimeError, ValueError) as error:
         print(f"serve.py: {error}", file=sys.stderr)

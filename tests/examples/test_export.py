@@ -8,7 +8,7 @@ import pytest
 
 def test_programs_run_alike_in_both_runtimes(exported, example):
     found = example.run("both_runtimes.py", *exported.values()).stdout.splitlines()
-    assert found == ["policy 1 1", "aotinductor 1 1", "xnnpack 0 0"]
+    assert found == ["small 1 1", "aotinductor 1 1", "xnnpack 0 0"]
 
 
 def test_a_program_that_may_be_loaded_is_replaced_not_written_into(exported):
