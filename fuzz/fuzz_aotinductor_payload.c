@@ -2,26 +2,11 @@
  * one line or with parts that lie in the payload. With -fsanitize=fuzzer it searches; fuzz/replay.c runs it
  * over the corpus as an ordinary test. */
 #include "aotinductor.h"
+#include "payload.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
-
-extern const struct tandem_host td_host;
-
-static void require(bool holds, const char *what) {
-  if (holds)
-    return;
-  fprintf(stderr, "fuzz_aotinductor_payload: %s\n", what);
-  abort();
-}
-
-static void read_fact(void *user, const char *key, const char *value) {
-  size_t *seen = user;
-  require(key[0] != '\0' && strchr(value, '\n') == NULL, "a fact without a name or of two lines");
-  *seen += strlen(key) + strlen(value);
+static void read_line(void *user, const char *key, const char *value) {
+  require(strchr(value, '\n') == NULL, "a fact of two lines");
+  read_fact(user, key, value);
 }
 
 static void check_ios(const struct tandem_io *ios, size_t count) {
@@ -48,27 +33,10 @@ static void check_payload(const struct tandem_payload *payload, const uint8_t *b
   require((program->weights - bytes) % 256 == 0, "weights that are not aligned");
   check_ios(program->inputs, program->input_count);
   check_ios(program->outputs, program->output_count);
-  td_aoti_describe(payload, read_fact, &seen);
+  td_aoti_describe(payload, read_line, &seen);
   require(seen > 0, "no facts");
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
-  struct tandem_error error = {0};
-  struct tandem_payload payload;
-  uint8_t *exact = malloc(size ? size : 1); /* so that a sanitizer sees one byte too many */
-  if (!exact)
-    return 0;
-  if (size)
-    memcpy(exact, bytes, size);
-  enum tandem_status status = td_aoti_parse(&td_host, exact, size, NULL, &payload, &error);
-  if (status == TANDEM_OK) {
-    check_payload(&payload, exact, size);
-    td_aoti_payload_destroy(&payload);
-  } else {
-    require(error.code == status && error.message[0] != '\0' && !strchr(error.message, '\n'),
-            "an error not of one line");
-    require(payload.state == NULL, "something left of a failed parse");
-  }
-  free(exact);
-  return 0;
+  return fuzz_parse(&td_vendor_aotinductor, bytes, size, check_payload);
 }

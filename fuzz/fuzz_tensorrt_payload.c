@@ -1,28 +1,8 @@
 /* Fuzz target of the TensorRT payload parser: whatever the bytes, it ends with an error of one line or with
  * parts that lie in the payload. With -fsanitize=fuzzer it searches; fuzz/replay.c runs it over the corpus as
  * an ordinary test. */
+#include "payload.h"
 #include "tensorrt.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
-
-extern const struct tandem_host td_host;
-
-static void require(bool holds, const char *what) {
-  if (holds)
-    return;
-  fprintf(stderr, "fuzz_tensorrt_payload: %s\n", what);
-  abort();
-}
-
-static void read_fact(void *user, const char *key, const char *value) {
-  size_t *seen = user;
-  require(key[0] != '\0', "a fact without a name");
-  *seen += strlen(key) + strlen(value);
-}
 
 /* What can be asked of a payload that was taken. */
 static void check_payload(const struct tandem_payload *payload, const uint8_t *bytes, size_t size) {
@@ -52,22 +32,5 @@ static void check_payload(const struct tandem_payload *payload, const uint8_t *b
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
-  struct tandem_error error = {0};
-  struct tandem_payload payload;
-  uint8_t *exact = malloc(size ? size : 1); /* so that a sanitizer sees one byte too many */
-  if (!exact)
-    return 0;
-  if (size)
-    memcpy(exact, bytes, size);
-  enum tandem_status status = td_trt_parse(&td_host, exact, size, NULL, &payload, &error);
-  if (status == TANDEM_OK) {
-    check_payload(&payload, exact, size);
-    td_trt_payload_destroy(&payload);
-  } else {
-    require(error.code == status && error.message[0] != '\0' && !strchr(error.message, '\n'),
-            "an error not of one line");
-    require(payload.state == NULL, "something left of a failed parse");
-  }
-  free(exact);
-  return 0;
+  return fuzz_parse(&td_vendor_tensorrt, bytes, size, check_payload);
 }
