@@ -47,7 +47,7 @@ void td_aoti_modules_destroy(struct td_aoti_modules *modules, bool forget) {
 }
 
 static bool is_of(const struct module *module, const void *image, const char *path) {
-  return image != NULL ? module->image == image : module->image == NULL && strcmp(module->path, path) == 0;
+  return module->image == image && strcmp(module->path, path) == 0;
 }
 
 /* From `image`, or where that is NULL from the file `path`. The driver's code. */
@@ -61,7 +61,7 @@ static int32_t load(void **handle, const void *image, const char *path) {
     return image != NULL ? td_cuda.module_load_data(handle, image) : td_cuda.module_load(handle, path);
   host->lock_alone(&modules->lock);
   struct module *found = modules->first;
-  while (found != NULL && !is_of(found, image, path))
+  while (found != NULL && !is_of(found, image, name))
     found = found->next;
   if (found == NULL) {
     struct module *made = host->allocate(sizeof *made + size);
