@@ -762,9 +762,17 @@ struct tandem_program {
   std::shared_ptr<ProgramState> state;
 };
 
-/* ---------------------------------------------------------------- methods */
-
 namespace {
+
+/* Of a caller's arguments. */
+enum tandem_status find_method(const struct tandem_program *program, const char *method, size_t *index,
+                               struct tandem_error *error) {
+  if (!program || !method)
+    return tandem_fail(error, TANDEM_INVALID_ARGUMENT, "program or method is NULL");
+  return find_plan(*program->state, method, index, error);
+}
+
+/* ---------------------------------------------------------------- methods */
 
 constexpr size_t planned_alignment = 64; /* a cache line; ExecuTorch asks for 16 */
 
@@ -1507,9 +1515,7 @@ enum tandem_status tandem_program_method_io(struct tandem_program *program, cons
   return guard(
       error, [&]() -> enum tandem_status {
         size_t index = 0;
-        if (!program || !method)
-          return tandem_fail(error, TANDEM_INVALID_ARGUMENT, "program or method is NULL");
-        enum tandem_status status = find_plan(*program->state, method, &index, error);
+        enum tandem_status status = find_method(program, method, &index, error);
         if (status != TANDEM_OK)
           return status;
         const MethodIo &io = *program->state->io[index];
@@ -1535,9 +1541,7 @@ enum tandem_status tandem_program_method_constants(struct tandem_program *progra
   return guard(
       error, [&]() -> enum tandem_status {
         size_t index = 0;
-        if (!program || !method)
-          return tandem_fail(error, TANDEM_INVALID_ARGUMENT, "program or method is NULL");
-        enum tandem_status status = find_plan(*program->state, method, &index, error);
+        enum tandem_status status = find_method(program, method, &index, error);
         if (status != TANDEM_OK)
           return status;
         if (constants)
@@ -1562,12 +1566,10 @@ enum tandem_status tandem_program_delegates(struct tandem_program *program, cons
   return guard(
       error, [&]() -> enum tandem_status {
         size_t index = 0;
-        if (!program || !method)
-          return tandem_fail(error, TANDEM_INVALID_ARGUMENT, "program or method is NULL");
-        ProgramState *state = program->state.get();
-        enum tandem_status status = find_plan(*state, method, &index, error);
+        enum tandem_status status = find_method(program, method, &index, error);
         if (status != TANDEM_OK)
           return status;
+        ProgramState *state = program->state.get();
         Turn lock(state->lock);
         status = lock.check("this program", error);
         if (status == TANDEM_OK && !state->delegates_read[index])
