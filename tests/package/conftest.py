@@ -34,12 +34,22 @@ pytest_pyfunc_call = peer.pytest_pyfunc_call
 pytest_terminal_summary = peer.pytest_terminal_summary
 
 
+def vendor_library(name):
+    path = BUILD / f"tests/package/lib{name}_vendor.so"
+    assert path.exists(), f"{path} is missing: build with TANDEM_TESTS=ON"
+    return path
+
+
 @pytest.fixture(scope="session")
 def fake_library():
     """The fake vendor (tests/vendors) as a library; doors.Fake opens it."""
-    path = BUILD / "tests/package/libfake_vendor.so"
-    assert path.exists(), f"{path} is missing: build with TANDEM_TESTS=ON"
-    return path
+    return vendor_library("fake")
+
+
+@pytest.fixture(scope="session")
+def demo_library():
+    """The demo vendor (tests/adapter) as a library; doors.register_demo opens it."""
+    return vendor_library("demo")
 
 
 @pytest.fixture(scope="session")

@@ -110,6 +110,14 @@ class Fake:
         return self.library.fake_violations(self.vendor, ctypes.byref(text)), text.value
 
 
+def register_demo(path):
+    """The demo vendor, registered as DemoBackend with the libtandem of this process and with ExecuTorch."""
+    from tandem._native import ffi, lib
+
+    assert ctypes.CDLL(str(path)).demo_register(None) == 0
+    assert lib.tandem_executorch_register(ffi.NULL) == 0
+
+
 def in_threads(*functions, timeout=60):
     """Calls the functions at once, each on a thread; returns their values, raises the first error."""
     values, errors, barrier = [None] * len(functions), [], threading.Barrier(len(functions))

@@ -30,11 +30,9 @@ def kind(request):
 
 
 def cases_of(data, name):
-    """Input and output of each case that lies beside a program of tests/data/pte."""
-    number = 0
-    while (path := data / "pte" / f"{name}.forward.{number}.in0.npy").exists():
-        yield np.load(path), np.load(str(path).replace(".in0.", ".out0."))
-        number += 1
+    """Method, input and output of each case that lies beside a program of tests/data/pte."""
+    for path in sorted((data / "pte").glob(f"{name}.*.in0.npy")):
+        yield path.name.split(".")[1], np.load(path), np.load(str(path).replace(".in0.", ".out0."))
 
 
 # ---------------------------------------------------------------- both runtimes
@@ -47,11 +45,31 @@ def test_programs_without_a_delegate_of_tandems_run(kind, data, name):
     load = door.load(data / "pte" / f"{name}.pte")
     cases = list(cases_of(data, name))
     assert cases
-    for value, wanted in cases:
+    for _method, value, wanted in cases:
         (found,) = load(value)
         assert found.shape == wanted.shape and found.dtype == wanted.dtype
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
     assert door.tandem.stats().loads == 0
+
+
+@pytest.mark.fresh
+@pytest.mark.parametrize("name", ["demo_1mb", "demo_affine", "demo_dynamic", "demo_mixed", "demo_multimethod"])
+def test_programs_of_the_demo_vendor_share_and_answer_alike(kind, data, name, demo_library):
+    door = doors.open_door(kind)
+    doors.register_demo(demo_library)
+    cases = list(cases_of(data, name))
+    assert cases
+    for method, value, wanted in cases:
+        one, two = (door.load(data / "pte" / f"{name}.pte", method) for _ in range(2))
+        stats = door.tandem.stats()
+        assert stats.loads == 2 * stats.engines > 0
+        for load in one, two:
+            (found,) = load(value)
+            assert found.shape == wanted.shape and found.dtype == wanted.dtype
+            np.testing.assert_allclose(found, wanted, rtol=1e-6)
+        del one, two, load
+        gc.collect()
+        assert door.tandem.stats().engines == 0
 
 
 @pytest.mark.fresh
