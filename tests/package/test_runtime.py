@@ -400,7 +400,7 @@ def test_a_child_loads_what_its_parent_did_not(models):
 def test_a_forked_child_of_a_cpu_method_without_tandem_loads_anew(data):
     tandem = own()
     path = data / "pte/portable_mlp.pte"
-    value, wanted = next(cases_of(data, "portable_mlp"))
+    _method, value, wanted = next(cases_of(data, "portable_mlp"))
     method = tandem.Runtime.get().load_program(path).load_method("forward")
 
     def child():
