@@ -84,6 +84,7 @@ def two_computations(model, options):
     return compare(f"two threads, OpenVINO, {options}", rounds, 0.65)
 
 
+@pytest.mark.quiet
 def test_two_threads_wait_at_once_in_the_own_runtime(fake_library, fake_programs, figures):
     import fresh
 
@@ -106,6 +107,7 @@ def computation(models, tmp_path_factory):
     return type(models.mlp)(folder / "computation.pte")
 
 
+@pytest.mark.quiet
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processors")
 @pytest.mark.parametrize(
     "options",

@@ -99,6 +99,7 @@ def figures():
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "fresh(timeout, environment): runs in a process of its own")
+    config.addinivalue_line("markers", "quiet: compares times, so `./dev test` runs it when nothing else runs")
 
 
 @pytest.hookimpl(tryfirst=True)
