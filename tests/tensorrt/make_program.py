@@ -10,27 +10,10 @@ import pathlib
 import sys
 
 import torch
-from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
-from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
-from executorch.exir.backend.partitioner import DelegationSpec, Partitioner, PartitionResult
-from executorch.exir.backend.utils import tag_constant_data
 
-PAYLOAD = b""
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "python"))
 
-
-class TensorRTBackend(BackendDetails):
-    @staticmethod
-    def preprocess(program, compile_specs):
-        return PreprocessResult(processed_bytes=PAYLOAD)
-
-
-class Everything(Partitioner):
-    def partition(self, program):
-        for node in program.graph.nodes:
-            if node.op == "call_function":
-                node.meta["delegation_tag"] = "all"
-        tag_constant_data(program)
-        return PartitionResult(program, {"all": DelegationSpec(TensorRTBackend.__name__, [])})
+from lowering import write_program
 
 
 class Layer(torch.nn.Module):
@@ -42,18 +25,8 @@ class Layer(torch.nn.Module):
         return torch.relu(self.linear(x))
 
 
-def write(payload, path):
-    global PAYLOAD
-    PAYLOAD = payload
-    exported = torch.export.export(Layer().eval(), (torch.zeros(2, 8),))
-    lowered = to_edge_transform_and_lower(
-        exported, partitioner=[Everything()], compile_config=EdgeCompileConfig(_check_ir_validity=False)
-    )
-    with open(path, "wb") as file:
-        lowered.to_executorch().write_to_file(file)
-
-
 if __name__ == "__main__":
     names = sys.argv[1:]
     for payload, program in zip(names[::2], names[1::2]):
-        write(pathlib.Path(payload).read_bytes(), program)
+        content = pathlib.Path(payload).read_bytes()
+        write_program(program, Layer().eval(), (torch.zeros(2, 8),), "TensorRTBackend", content)
