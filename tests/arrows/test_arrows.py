@@ -22,7 +22,7 @@ COMMENT_OR_TEXT = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTAL
 ALLOWED = {
     "include": r"tandem/(tandem|vendor)\.h",
     "src": r"tandem/(tandem|vendor)\.h|src/.*",
-    "vendors": r"tandem/vendor\.h|vendors/cuda/cuda\.h|<own folder>/.*",
+    "vendors": r"tandem/vendor\.h|vendors/(cuda/cuda|search/search)\.h|<own folder>/.*",
     "adapters": r"tandem/(tandem|vendor|program)\.h|<own folder>/.*",
     "cli": r"tandem/(tandem|vendor|program)\.h|<own folder>/.*",
     "python": r"tandem/(tandem|vendor|program)\.h|<own folder>/.*",

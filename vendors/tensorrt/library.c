@@ -1,25 +1,21 @@
 /* Finds a TensorRT runtime, chooses its layout, and calls it.
  *
- * A library that the user named (TANDEM_TENSORRT_LIBRARY) is used or is an error. Otherwise the full library
- * is looked for before the lean one before RTX, each in the libraries of this process, the pip packages of
- * the Python that runs or is near, and the system; TANDEM_TENSORRT_RUNTIME=full|lean|rtx looks for that one
- * only. The version is read through getInferLibVersion, which is safe in every version, before anything else
- * is called: the libraries do not check who calls them, and a wrong layout is silent until it crashes. A
- * library whose layout is not known is passed over and told in the error.
+ * Unless the user named a library, the full one is looked for before the lean one before RTX, each in every
+ * place; TANDEM_TENSORRT_RUNTIME=full|lean|rtx looks for that one only. The version is read through
+ * getInferLibVersion, which is safe in every version, before anything else is called: the libraries do not
+ * check who calls them, and a wrong layout is silent until it crashes. A library whose layout is not known is
+ * passed over and told in the error.
  *
  * The logger is one object for the process, since the library keeps the pointer and its threads may log at
  * any time. What an error line says of its cause is also kept by thread, for the errors of engine.c.
  */
 #include "tensorrt.h"
 
-#include <dirent.h>
-#include <errno.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
+
+#include "../search/search.h"
 
 struct td_trt_library td_trt;
 
@@ -79,252 +75,106 @@ enum tandem_status td_trt_choose(const struct tandem_host *host, int32_t version
   return TANDEM_OK;
 }
 
-/* POSIX gives functions and data pointers one representation; C has no cast for it. */
-static bool find_symbol(const struct tandem_host *host, void *library, const char *name, void *function) {
-  void *address = host->library_symbol(library, name);
-  memcpy(function, &address, sizeof address);
-  return address != NULL;
-}
-
 /* ---------------------------------------------------------------- search */
 
-enum { PACKAGES_MAX = 24 };
-
 struct search {
-  const struct tandem_host *host;
+  struct td_search places;
   bool wanted[PRODUCT_COUNT];
-  struct td_trt_library found; /* once `done` */
-  char version[128];           /* with the build number */
-  bool done;
-  char packages[PACKAGES_MAX][PATH_MAX]; /* folders of Python packages, each once */
-  size_t package_count;
-  struct tandem_error broken; /* the first library that is there and cannot be used */
+  enum td_trt_product product; /* that is looked for */
+  struct td_trt_library found; /* of the library accepted */
+  char version[128];           /* likewise, with the build number */
 };
 
 /* The library's version, checked, and what is called by name. */
-static enum tandem_status inspect_library(struct search *search, void *library, struct tandem_error *error) {
-  const struct tandem_host *host = search->host;
+static bool accept_library(struct td_search *places, struct tandem_error *error) {
+  struct search *search = (struct search *)places;
+  const struct tandem_host *host = places->host;
   struct td_trt_library *found = &search->found;
   td_trt_version_fn read_version, read_build;
   void *builder;
-  if (!find_symbol(host, library, "getInferLibVersion", &read_version))
-    return host->fail(error, TANDEM_UNSUPPORTED, "it has no getInferLibVersion, so it is no TensorRT");
-  bool lean = !find_symbol(host, library, "createInferBuilder_INTERNAL", &builder);
-  enum tandem_status status = td_trt_choose(host, read_version(), lean, found, error);
-  if (status != TANDEM_OK)
-    return status;
-  if (!find_symbol(host, library, "createInferRuntime_INTERNAL", &found->create_runtime))
-    return host->fail(error, TANDEM_UNSUPPORTED, "%s has no createInferRuntime_INTERNAL", found->name);
-  if (!search->wanted[found->product])
-    return host->fail(error, TANDEM_UNSUPPORTED, "it is %s, TANDEM_TENSORRT_RUNTIME asks for another product",
-                      found->name);
-  if (find_symbol(host, library, "getInferLibBuildVersion", &read_build))
+  if (!td_search_symbol(places, "getInferLibVersion", &read_version)) {
+    host->fail(error, TANDEM_UNSUPPORTED, "it has no getInferLibVersion, so it is no TensorRT");
+    return false;
+  }
+  bool lean = !td_search_symbol(places, "createInferBuilder_INTERNAL", &builder);
+  if (td_trt_choose(host, read_version(), lean, found, error) != TANDEM_OK)
+    return false;
+  if (!td_search_symbol(places, "createInferRuntime_INTERNAL", &found->create_runtime)) {
+    host->fail(error, TANDEM_UNSUPPORTED, "%s has no createInferRuntime_INTERNAL", found->name);
+    return false;
+  }
+  if (!search->wanted[found->product]) {
+    host->fail(error, TANDEM_UNSUPPORTED, "it is %s, TANDEM_TENSORRT_RUNTIME asks for another product",
+               found->name);
+    return false;
+  }
+  snprintf(found->path, sizeof found->path, "%s", places->path);
+  if (td_search_symbol(places, "getInferLibBuildVersion", &read_build))
     snprintf(search->version, sizeof search->version, "%.80s, build %d", found->name, read_build());
   else
     snprintf(search->version, sizeof search->version, "%.80s", found->name);
-  return TANDEM_OK;
+  return true;
 }
 
-static void try_library(struct search *search, const char *name) {
-  const struct tandem_host *host = search->host;
-  struct tandem_error error = {0};
-  char path[sizeof search->found.path] = "";
-  void *library = host->library_open(name, path, sizeof path, &error);
-  if (library != NULL) {
-    search->done = inspect_library(search, library, &error) == TANDEM_OK;
-    snprintf(search->found.path, sizeof search->found.path, "%s", path[0] != '\0' ? path : name);
-  }
-  if (!search->done && error.code != TANDEM_NOT_FOUND && search->broken.code == TANDEM_OK)
-    host->fail(&search->broken, error.code, "%.300s: %.600s", library != NULL ? search->found.path : name,
-               error.message);
+static bool try_folder(struct td_search *places, const char *folder) {
+  const struct search *search = (const struct search *)places;
+  for (int product = 0; product < PRODUCT_COUNT; product++)
+    if (search->wanted[product] && td_search_folder(places, folder, ".", products[product].stem))
+      return true;
+  return false;
 }
 
-/* The number after "libnvinfer.so." with two digits to a part, so that .10 counts for more than .8; -1 when
- * `name` is another file. */
-static long rank_name(const char *name, const char *stem) {
-  size_t length = strlen(stem);
-  long rank = 0;
-  if (strncmp(name, stem, length) != 0 || (name[length] != '.' && name[length] != '\0'))
-    return -1;
-  const char *at = name + length;
-  for (int part = 0; part < 4; part++) {
-    long number = *at == '.' ? strtol(at + 1, (char **)&at, 10) : 0;
-    rank = rank * 1000 + (number < 0 || number > 999 ? 0 : number);
-  }
-  return rank;
+static bool try_packages(struct td_search *places, const char *packages) {
+  const struct search *search = (const struct search *)places;
+  return td_search_folder(places, packages, products[search->product].package,
+                          products[search->product].stem);
 }
 
-/* Every file of a product in a folder, newest first, until one can be used. */
-static void try_folder(struct search *search, const char *folder, enum td_trt_product product) {
-  long below = LONG_MAX;
-  char path[PATH_MAX], best[NAME_MAX + 1];
-  while (!search->done) {
-    long highest = -1;
-    DIR *entries = opendir(folder);
-    if (entries == NULL)
-      return;
-    for (struct dirent *entry; (entry = readdir(entries)) != NULL;) {
-      long rank = rank_name(entry->d_name, products[product].stem);
-      if (rank > highest && rank < below) {
-        highest = rank;
-        snprintf(best, sizeof best, "%s", entry->d_name);
-      }
-    }
-    closedir(entries);
-    int length = snprintf(path, sizeof path, "%s/%s", folder, highest >= 0 ? best : "");
-    if (highest < 0 || length < 0 || (size_t)length >= sizeof path)
-      return;
-    below = highest;
-    try_library(search, path);
-  }
+static bool search_product(struct search *search, enum td_trt_product product) {
+  struct td_search *places = &search->places;
+  search->product = product;
+  if (td_search_mapped(places, products[product].stem, td_search_library) ||
+      td_search_packages(places, try_packages))
+    return true;
+  for (size_t i = 0; products[product].names[i] != NULL; i++)
+    if (td_search_library(places, products[product].names[i]))
+      return true;
+  return td_search_library(places, products[product].stem);
 }
 
-static void add_packages(struct search *search, const char *folder, size_t length) {
-  if (length == 0 || length >= PATH_MAX || search->package_count == PACKAGES_MAX)
-    return;
-  char *place = search->packages[search->package_count];
-  memcpy(place, folder, length);
-  place[length] = '\0';
-  for (size_t i = 0; i < search->package_count; i++)
-    if (strcmp(search->packages[i], place) == 0)
-      return;
-  search->package_count++;
-}
-
-/* <prefix>/lib/python3*'s site-packages and dist-packages. */
-static void add_prefix(struct search *search, const char *prefix) {
-  static const char *const kinds[] = {"site-packages", "dist-packages"};
-  char folder[PATH_MAX];
-  int length = snprintf(folder, sizeof folder, "%s/lib", prefix);
-  DIR *entries = length > 0 && (size_t)length < sizeof folder ? opendir(folder) : NULL;
-  if (entries == NULL)
-    return;
-  for (struct dirent *entry; (entry = readdir(entries)) != NULL;)
-    for (size_t i = 0; strncmp(entry->d_name, "python3", 7) == 0 && i < sizeof kinds / sizeof kinds[0]; i++) {
-      length = snprintf(folder, sizeof folder, "%s/lib/%s/%s", prefix, entry->d_name, kinds[i]);
-      if (length > 0 && (size_t)length < sizeof folder)
-        add_packages(search, folder, (size_t)length);
-    }
-  closedir(entries);
-}
-
-/* The environment of a program such as <prefix>/bin/python. The link itself counts: a virtual environment's
- * python is a link to the system's. */
-static void add_program(struct search *search, char *program) {
-  for (int i = 0; i < 2; i++) {
-    char *slash = strrchr(program, '/');
-    if (slash == NULL)
-      return;
-    *slash = '\0';
-  }
-  add_prefix(search, program);
-}
-
-static void add_running_program(struct search *search) {
-  char program[PATH_MAX];
-  FILE *file = fopen("/proc/self/cmdline", "re");
-  size_t size = file != NULL ? fread(program, 1, sizeof program - 1, file) : 0;
-  if (file != NULL)
-    fclose(file);
-  program[size] = '\0';
-  add_program(search, program);
-  ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
-  if (length <= 0)
-    return;
-  program[length] = '\0';
-  add_program(search, program);
-}
-
-/* With `product` the libraries of that kind that the process has mapped; without (-1) the packages that
- * anything of it comes from. */
-static void visit_mapped(struct search *search, int product) {
-  static const char *const kinds[] = {"/site-packages/", "/dist-packages/"};
-  FILE *maps = fopen("/proc/self/maps", "re");
-  char *line = NULL;
-  size_t capacity = 0;
-  while (maps != NULL && !search->done && getline(&line, &capacity, maps) > 0) {
-    char *path = strchr(line, '/');
-    if (path == NULL)
-      continue;
-    path[strcspn(path, "\n")] = '\0';
-    if (product >= 0 && rank_name(strrchr(path, '/') + 1, products[product].stem) >= 0)
-      try_library(search, path);
-    for (size_t i = 0; product < 0 && i < sizeof kinds / sizeof kinds[0]; i++) {
-      const char *at = strstr(path, kinds[i]);
-      if (at != NULL)
-        add_packages(search, path, (size_t)(at - path) + strlen(kinds[i]) - 1);
-    }
-  }
-  free(line);
-  if (maps != NULL)
-    fclose(maps);
-}
-
-static void gather_packages(struct search *search) {
-  static const char *const prefixes[] = {"VIRTUAL_ENV", "CONDA_PREFIX"};
-  char home[PATH_MAX];
-  const char *user = getenv("HOME");
-  visit_mapped(search, -1);
-  for (size_t i = 0; i < sizeof prefixes / sizeof prefixes[0]; i++) {
-    const char *prefix = getenv(prefixes[i]);
-    if (prefix != NULL && *prefix != '\0')
-      add_prefix(search, prefix);
-  }
-  for (const char *list = getenv("PYTHONPATH"); list != NULL && *list != '\0';) {
-    size_t length = strcspn(list, ":");
-    add_packages(search, list, length);
-    list += length + (list[length] == ':');
-  }
-  add_running_program(search);
-  if (user != NULL && snprintf(home, sizeof home, "%s/.local", user) < (int)sizeof home)
-    add_prefix(search, home);
-  add_prefix(search, "/usr/local");
-  add_prefix(search, "/usr");
-}
-
-static void search_product(struct search *search, enum td_trt_product product) {
-  char folder[PATH_MAX];
-  visit_mapped(search, (int)product);
-  for (size_t i = 0; !search->done && i < search->package_count; i++)
-    if (snprintf(folder, sizeof folder, "%s/%s", search->packages[i], products[product].package) <
-        (int)sizeof folder)
-      try_folder(search, folder, product);
-  for (size_t i = 0; !search->done && products[product].names[i] != NULL; i++)
-    try_library(search, products[product].names[i]);
-  if (!search->done)
-    try_library(search, products[product].stem);
-}
-
-/* A file, a folder that has one, or a name for the loader. */
-static void search_named(struct search *search, const char *name) {
-  struct stat state;
-  int failed = stat(name, &state) != 0 ? errno : 0;
-  if ((failed == ENOENT || failed == ENOTDIR) && strchr(name, '/') != NULL) {
-    search->host->fail(&search->broken, TANDEM_UNAVAILABLE, "this path does not exist");
-    return;
-  }
-  if (failed != 0 || !S_ISDIR(state.st_mode)) {
-    try_library(search, name);
-    return;
-  }
-  for (int product = 0; !search->done && product < PRODUCT_COUNT; product++)
-    if (search->wanted[product])
-      try_folder(search, name, (enum td_trt_product)product);
-}
-
-static enum tandem_status read_wanted(struct search *search, const char **forced,
-                                      struct tandem_error *error) {
-  const char *value = getenv("TANDEM_TENSORRT_RUNTIME");
-  *forced = value != NULL && *value != '\0' ? value : NULL;
+static enum tandem_status read_wanted(struct search *search, struct tandem_error *error) {
+  const char *forced = getenv("TANDEM_TENSORRT_RUNTIME");
   bool any = false;
   for (int product = 0; product < PRODUCT_COUNT; product++) {
-    search->wanted[product] = *forced == NULL || strcmp(*forced, products[product].word) == 0;
+    search->wanted[product] =
+        forced == NULL || *forced == '\0' || strcmp(forced, products[product].word) == 0;
     any = any || search->wanted[product];
   }
   return any ? TANDEM_OK
-             : search->host->fail(
+             : search->places.host->fail(
                    error, TANDEM_UNAVAILABLE,
-                   "TANDEM_TENSORRT_RUNTIME=%s, expected full, lean or rtx; correct or unset it", *forced);
+                   "TANDEM_TENSORRT_RUNTIME=%s, expected full, lean or rtx; correct or unset it", forced);
+}
+
+static bool search_places(struct search *search) {
+  static const char *const variables[] = {"TANDEM_TENSORRT_LIBRARY", NULL};
+  if (td_search_variable(&search->places, variables) != NULL)
+    return td_search_named(&search->places, try_folder);
+  for (int product = 0; product < PRODUCT_COUNT; product++)
+    if (search->wanted[product] && search_product(search, (enum td_trt_product)product))
+      return true;
+  return false;
+}
+
+/* The error names the files of each product that was looked for. */
+static enum tandem_status fail_search(const struct search *search, struct tandem_error *error) {
+  char files[96] = "";
+  for (int product = 0; product < PRODUCT_COUNT; product++) {
+    size_t used = strlen(files);
+    if (search->wanted[product])
+      snprintf(files + used, sizeof files - used, "%s%s", used > 0 ? ", " : "", products[product].stem);
+  }
+  return td_search_fail(&search->places, "TensorRT", files, remedy, error);
 }
 
 /* A newer minor version appends to the tables, as every one so far did; nothing of it was tried. */
@@ -337,51 +187,18 @@ static void tell_untested(const struct td_trt_library *found) {
 
 enum tandem_status td_trt_open(const struct tandem_host *host, struct tandem_vendor_library *library,
                                struct tandem_error *error) {
+  struct search search = {.places = {.host = host, .accept = accept_library}};
   td_trt_set_host(host);
-  const char *forced = NULL, *named = getenv("TANDEM_TENSORRT_LIBRARY");
-  struct search *search = host->allocate(sizeof *search);
-  if (search == NULL)
-    return host->fail(error, TANDEM_OUT_OF_MEMORY, "no host memory for the search of TensorRT");
-  search->host = host;
-  enum tandem_status status = read_wanted(search, &forced, error);
+  enum tandem_status status = read_wanted(&search, error);
+  if (status == TANDEM_OK && !search_places(&search))
+    status = fail_search(&search, error);
   if (status != TANDEM_OK)
-    goto done;
-  if (named != NULL && *named != '\0') {
-    search_named(search, named);
-  } else {
-    named = NULL;
-    gather_packages(search);
-    for (int product = 0; !search->done && product < PRODUCT_COUNT; product++)
-      if (search->wanted[product])
-        search_product(search, (enum td_trt_product)product);
-  }
-  if (search->done) {
-    td_trt = search->found;
-    snprintf(library->version, sizeof library->version, "%s", search->version);
-    snprintf(library->path, sizeof library->path, "%s", td_trt.path);
-    tell_untested(&td_trt);
-  } else if (named != NULL) {
-    status =
-        host->fail(error, search->broken.code == TANDEM_UNSUPPORTED ? TANDEM_UNSUPPORTED : TANDEM_UNAVAILABLE,
-                   "TANDEM_TENSORRT_LIBRARY=%s: %s; correct or unset it", named,
-                   search->broken.code != TANDEM_OK
-                       ? search->broken.message
-                       : "there is no libnvinfer.so, libnvinfer_lean.so or libtensorrt_rtx.so");
-  } else if (search->broken.code != TANDEM_OK) {
-    status =
-        host->fail(error, search->broken.code == TANDEM_UNSUPPORTED ? TANDEM_UNSUPPORTED : TANDEM_UNAVAILABLE,
-                   "TensorRT cannot be used: %s; %s", search->broken.message, remedy);
-  } else {
-    status =
-        host->fail(error, TANDEM_UNAVAILABLE,
-                   "TensorRT was not found (looked for %s%s in the libraries of this process, %zu folders "
-                   "of Python packages and the system's libraries); %s",
-                   forced != NULL ? "the runtime " : "the full, the lean and the RTX runtime",
-                   forced != NULL ? forced : "", search->package_count, remedy);
-  }
-done:
-  host->release(search);
-  return status;
+    return status;
+  td_trt = search.found;
+  snprintf(library->version, sizeof library->version, "%s", search.version);
+  snprintf(library->path, sizeof library->path, "%s", td_trt.path);
+  tell_untested(&td_trt);
+  return TANDEM_OK;
 }
 
 /* ---------------------------------------------------------------- logger */

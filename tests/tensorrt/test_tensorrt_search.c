@@ -124,7 +124,7 @@ static void a_named_library_is_used_or_is_the_error(void **state) {
   assert_int_equal(search(library, NULL), TANDEM_UNAVAILABLE);
   assert_says(library);
   assert_int_equal(search("/nowhere/libnvinfer.so.10", NULL), TANDEM_UNAVAILABLE);
-  assert_says("TANDEM_TENSORRT_LIBRARY=/nowhere/libnvinfer.so.10: this path does not exist");
+  assert_says("TANDEM_TENSORRT_LIBRARY=/nowhere/libnvinfer.so.10 cannot be used: this path does not exist");
   snprintf(library, sizeof library, "%s/empty", root);
   mkdir(library, 0700);
   assert_int_equal(search(library, NULL), TANDEM_UNAVAILABLE);
@@ -158,10 +158,10 @@ static void what_was_searched_is_told_when_nothing_is_there(void **state) {
   if (search(NULL, NULL) == TANDEM_OK)
     skip(); /* this machine has one */
   assert_int_equal(error.code, TANDEM_UNAVAILABLE);
-  assert_says("the full, the lean and the RTX runtime");
+  assert_says("libnvinfer.so, libnvinfer_lean.so, libtensorrt_rtx.so");
   assert_says("pip install");
   assert_int_equal(search(NULL, "rtx"), TANDEM_UNAVAILABLE);
-  assert_says("the runtime rtx");
+  assert_says("looked for libtensorrt_rtx.so in");
 }
 
 /* Ours are found through PYTHONPATH; a virtual environment of the machine would come before it. */
