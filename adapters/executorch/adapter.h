@@ -1,7 +1,7 @@
-/* What backend.cc, device.cc, program.cc and schema.cc share. Nothing here is exported.
+/* What backend.cc, device.cc, schema.cc and the C door's files (door.h) share. Nothing here is exported.
  *
- * A *door* is open on a thread while the C door (program.cc) loads or runs a method there: the delegate then
- * hands its loads and its error up through it, and writes no line of its own. */
+ * A *door* is open on a thread while the C door loads or runs a method there: the delegate then hands its
+ * loads and its error up through it, and writes no line of its own. */
 #ifndef TANDEM_ADAPTERS_EXECUTORCH_ADAPTER_H
 #define TANDEM_ADAPTERS_EXECUTORCH_ADAPTER_H
 
