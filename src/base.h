@@ -117,11 +117,16 @@ struct td_bytes {
  * Errors: OUT_OF_MEMORY. */
 enum tandem_status td_bytes_keep(const void *data, size_t size, bool copy_only, struct td_bytes *bytes,
                                  struct tandem_error *error);
-/* Keeps no bytes but notes the file that they are mapped from, for td_bytes_moved. */
-void td_bytes_watch(const void *data, size_t size, struct td_bytes *bytes);
 void td_bytes_release(struct td_bytes *bytes);
 /* True when the file of a mapping has changed since, as far as its stat data tells. */
 bool td_bytes_moved(const struct td_bytes *bytes);
+
+/* The files that parts are mapped from, as they were when it was created; owned. NULL: no memory. */
+struct td_watch;
+struct td_watch *td_watch_create(const struct tandem_part *parts, size_t count);
+void td_watch_destroy(struct td_watch *watch);
+/* True when one of the files has changed since; false for NULL. */
+bool td_watch_moved(const struct td_watch *watch);
 
 /* ---------------------------------------------------------------- identity.c */
 
@@ -278,7 +283,7 @@ struct td_want {
   const void *engine;              /* borrowed; key.size bytes */
   const struct tandem_part *parts; /* borrowed; the engine bytes that lie elsewhere */
   size_t part_count;
-  const struct td_bytes *watch; /* borrowed; their file as it was before the digest was taken */
+  const struct td_watch *watch; /* borrowed; their files as they were before the digest was taken; or NULL */
   const char *const *option_values;
   int64_t budget; /* -1: automatic */
   bool share;     /* option use_shared_engines */

@@ -256,15 +256,6 @@ enum tandem_status td_bytes_keep(const void *data, size_t size, bool copy_only, 
   return copy_bytes(data, size, bytes, error);
 }
 
-void td_bytes_watch(const void *data, size_t size, struct td_bytes *bytes) {
-  struct mapping mapping;
-  uintptr_t start;
-  size_t length;
-  *bytes = (struct td_bytes){.fd = -1};
-  if (find_file(data, size, &mapping, &start, &length))
-    watch_file(&mapping, bytes);
-}
-
 void td_bytes_release(struct td_bytes *bytes) {
   if (bytes->watched)
     close(bytes->fd);
@@ -286,4 +277,49 @@ bool td_bytes_moved(const struct td_bytes *bytes) {
   stamp_file(&file, now);
   return now[STAMP_SIZE] != bytes->stamp[STAMP_SIZE] || now[STAMP_MTIME] != bytes->stamp[STAMP_MTIME] ||
          (now[STAMP_CTIME] != bytes->stamp[STAMP_CTIME] && now[STAMP_LINKS] == bytes->stamp[STAMP_LINKS]);
+}
+
+/* ---------------------------------------------------------------- watch */
+
+struct td_watch {
+  size_t count;
+  struct td_bytes files[]; /* `count` of them, each file once; they keep no bytes */
+};
+
+static bool is_watched(const struct td_watch *watch, const struct td_bytes *file) {
+  for (size_t i = 0; i < watch->count; i++)
+    if (watch->files[i].stamp[STAMP_DEVICE] == file->stamp[STAMP_DEVICE] &&
+        watch->files[i].stamp[STAMP_INODE] == file->stamp[STAMP_INODE])
+      return true;
+  return false;
+}
+
+struct td_watch *td_watch_create(const struct tandem_part *parts, size_t count) {
+  struct td_watch *watch = td_alloc(sizeof *watch + count * sizeof watch->files[0]);
+  for (size_t i = 0; watch != NULL && i < count; i++) {
+    struct td_bytes file = {.fd = -1};
+    struct mapping mapping;
+    uintptr_t start;
+    size_t length;
+    if (find_file(parts[i].data, parts[i].size, &mapping, &start, &length))
+      watch_file(&mapping, &file);
+    if (file.watched && !is_watched(watch, &file))
+      watch->files[watch->count++] = file;
+    else
+      td_bytes_release(&file);
+  }
+  return watch;
+}
+
+void td_watch_destroy(struct td_watch *watch) {
+  for (size_t i = 0; watch != NULL && i < watch->count; i++)
+    td_bytes_release(&watch->files[i]);
+  td_free(watch);
+}
+
+bool td_watch_moved(const struct td_watch *watch) {
+  for (size_t i = 0; watch != NULL && i < watch->count; i++)
+    if (td_bytes_moved(&watch->files[i]))
+      return true;
+  return false;
 }

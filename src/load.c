@@ -41,7 +41,7 @@ struct making {
   bool parsed;
   struct tandem_part *parts; /* owned: the engine bytes, then the payload's parts */
   struct tandem_resolution resolution;
-  struct td_bytes watch;
+  struct td_watch *watch; /* owned; NULL where nobody asks */
   struct td_want want;
 };
 
@@ -82,6 +82,16 @@ static enum tandem_status parse_payload(struct tandem_load *load, const struct t
   return making->parts != NULL ? TANDEM_OK : TANDEM_OUT_OF_MEMORY;
 }
 
+/* From here on a rewrite of a file that the engine's bytes are mapped from is seen. */
+static enum tandem_status watch_files(struct making *making, struct tandem_error *error) {
+  if (!making->options.use_shared_engines && making->options.expect_sha256[0] == '\0')
+    return TANDEM_OK;
+  making->watch = td_watch_create(making->parts, making->payload.part_count + 1);
+  return making->watch != NULL
+             ? TANDEM_OK
+             : td_fail(error, TANDEM_OUT_OF_MEMORY, "no host memory to note the files of an engine's bytes");
+}
+
 /* Before any lookup: who may not present these bytes must not get an engine made of them. */
 static enum tandem_status check_expected(const struct making *making, struct tandem_error *error) {
   char found[65];
@@ -120,7 +130,7 @@ static enum tandem_status identify(struct tandem_load *load, const struct tandem
       .engine = making->payload.engine,
       .parts = making->payload.parts,
       .part_count = making->payload.part_count,
-      .watch = &making->watch,
+      .watch = making->watch,
       .option_values = options->vendor_values,
       .budget = -1,
       .share = options->use_shared_engines,
@@ -138,12 +148,20 @@ static enum tandem_status identify(struct tandem_load *load, const struct tandem
     making->want.flight_timeout_ms = 10000; /* the builder may need the lock that this thread holds */
   if (!options->use_shared_engines)
     return TANDEM_OK;
-  td_bytes_watch(making->payload.engine, making->payload.engine_size, &making->watch);
   uint64_t begin = td_now_ns();
   enum tandem_status status = td_digest_parts(making->parts, making->payload.part_count + 1,
                                               options->identity, &making->want.key.digest, error);
   load->digest_seconds = (double)(td_now_ns() - begin) * 1e-9;
   return status;
+}
+
+/* The engine found or built may be of bytes that came into a file after check_expected. */
+static enum tandem_status check_unmoved(const struct making *making, struct tandem_error *error) {
+  if (making->options.expect_sha256[0] == '\0' || !td_watch_moved(making->watch))
+    return TANDEM_OK;
+  return td_fail(error, TANDEM_BAD_PROGRAM,
+                 "the program's file changed after its engine's bytes were found to be what option "
+                 "expect_sha256 allows; load it again, and replace program files by rename");
 }
 
 /* Here and not where the engine is built, for a load that shares it asks in vain just the same. */
@@ -193,6 +211,7 @@ static enum tandem_status make(struct tandem_load *load, const struct tandem_loa
   td_lines_set_level(load->lines, making->options.log_level);
   if ((status = td_call_check_fork(load->vendor, error)) != TANDEM_OK ||
       (status = parse_payload(load, desc, making, error)) != TANDEM_OK ||
+      (status = watch_files(making, error)) != TANDEM_OK ||
       (status = check_expected(making, error)) != TANDEM_OK ||
       (status = td_vendor_open(load->vendor, load->lines, &library, error)) != TANDEM_OK ||
       (status = resolve(load, making, error)) != TANDEM_OK ||
@@ -200,7 +219,8 @@ static enum tandem_status make(struct tandem_load *load, const struct tandem_loa
       (status = td_pool_acquire(&making->want, &load->lease, &load->got, error)) != TANDEM_OK)
     return status;
   tell_idle_budget(load, making);
-  status = create_context(load, making, error);
+  if ((status = check_unmoved(making, error)) == TANDEM_OK)
+    status = create_context(load, making, error);
   if (status != TANDEM_OK)
     td_pool_release(&load->lease, load->lines);
   if (status == TANDEM_OUT_OF_MEMORY &&
@@ -242,7 +262,7 @@ static enum tandem_status create(const struct tandem_load_desc *desc, struct tan
   status = make(load, desc, making, error);
   load->seconds = (double)(td_now_ns() - begin) * 1e-9;
   td_pool_count(load->digest_seconds, status != TANDEM_OK);
-  td_bytes_release(&making->watch);
+  td_watch_destroy(making->watch);
   td_free(making->parts);
   if (making->parsed)
     vendor->payload_destroy(&making->payload);

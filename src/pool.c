@@ -352,7 +352,7 @@ static enum tandem_status fly(const struct td_want *want, struct td_entry *entry
   struct td_entry *twin = NULL;
   enum tandem_status status = build_engine(want, &built, &got->build_seconds, error);
   /* Built from other bytes than the digest was taken of: it must not stand for those. */
-  bool moved = td_bytes_moved(want->watch);
+  bool moved = td_watch_moved(want->watch);
   if (moved)
     td_lines_add(
         want->lines, TANDEM_LOG_WARNING,

@@ -4,7 +4,11 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -20,6 +24,7 @@ struct state {
 
 static unsigned builds;
 static struct state built_of; /* by the last build */
+static int rewritten = -1;    /* a file that the next build rewrites, as somebody else might just then */
 
 static enum tandem_status open_nothing(const struct tandem_host *host, struct tandem_vendor_library *library,
                                        struct tandem_error *error) {
@@ -64,6 +69,12 @@ static enum tandem_status build(const struct tandem_build_desc *desc, void **eng
   assert_int_equal(desc->part_count, 2);
   memcpy(built_of.parts, desc->parts, sizeof built_of.parts);
   builds++;
+  if (rewritten >= 0) {
+    const struct timespec times[2] = {{.tv_sec = 1000000000}, {.tv_sec = 1000000000}}; /* coarse clocks */
+    assert_int_equal(pwrite(rewritten, "W", 1, 0), 1);
+    assert_int_equal(futimens(rewritten, times), 0);
+    rewritten = -1;
+  }
   *info = (struct tandem_engine_info){.effective_budget = -1};
   *engine = &builds;
   return TANDEM_OK;
@@ -172,6 +183,27 @@ static void an_approved_sum_covers_the_parts(void **state) {
   tandem_load_destroy(made);
 }
 
+static void an_engine_whose_part_was_rewritten_is_not_shared(void **state) {
+  (void)state;
+  char path[] = "/tmp/tandem-part-XXXXXX";
+  int file = mkstemp(path);
+  assert_true(file >= 0);
+  assert_int_equal(write(file, "weights", 8), 8);
+  const char *map = mmap(NULL, 8, PROT_READ, MAP_SHARED, file, 0);
+  assert_ptr_not_equal(map, MAP_FAILED);
+  const struct outside mapped = {map, "biases"}, same = {"weights", "biases"};
+  struct tandem_load *first = NULL, *second = NULL;
+  rewritten = file;
+  assert_int_equal(load(&mapped, NULL, &first, NULL), TANDEM_OK);
+  assert_int_equal(load(&same, NULL, &second, NULL), TANDEM_OK);
+  assert_true(engine_of(first) != engine_of(second));
+  tandem_load_destroy(first);
+  tandem_load_destroy(second);
+  munmap((void *)map, 8);
+  close(file);
+  unlink(path);
+}
+
 static void what_an_engine_costs_is_estimated_with_its_parts(void **state) {
   (void)state;
   const struct outside values = {"weights", "biases"};
@@ -197,6 +229,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(equal_keys_with_other_values_give_two_engines),
       cmocka_unit_test(an_approved_sum_covers_the_parts),
+      cmocka_unit_test(an_engine_whose_part_was_rewritten_is_not_shared),
       cmocka_unit_test(what_an_engine_costs_is_estimated_with_its_parts),
       cmocka_unit_test(a_part_that_is_not_there_is_told),
   };
