@@ -1,4 +1,5 @@
 /* What the sources of the TensorRT vendor share. One section a source; the source's comment has its reasons.
+ * What the sources of a context share besides is in context.h.
  *
  * Words: a *library* is the TensorRT runtime that was opened (full, lean or RTX); a *plan* is what it
  * deserializes into an engine; *scratch* is the device memory that a context needs while it runs.
@@ -160,7 +161,12 @@ void td_trt_engine_destroy(void *engine);
 enum tandem_status td_trt_context_create(void *engine, const struct tandem_context_desc *desc, void **context,
                                          struct tandem_context_io *io, struct tandem_error *error);
 void td_trt_context_destroy(void *context);
+
+/* ---------------------------------------------------------------- run.c */
+
 enum tandem_status td_trt_run(void *context, const struct tandem_run_desc *desc, struct tandem_error *error);
+
+/* ---------------------------------------------------------------- tensors.c */
 
 /* Called by the library through td_trt_output_allocator: memory for an output whose size shows only during
  * the run (`stream` is NULL for the synchronous form), and its shape. */
