@@ -305,14 +305,16 @@ bool openvino_model_init(struct openvino_model *model, enum openvino_kind kind, 
   snprintf(xml_path, sizeof xml_path, "%s/m.xml", folder);
   snprintf(bin_path, sizeof bin_path, "%s/m.bin", folder);
   snprintf(blob_path, sizeof blob_path, "%s/m.blob", folder);
-  bool made = write_file(xml_path, xml.buffer, xml.used) &&
-              write_file(bin_path, weights, count * sizeof *weights) &&
-              check(api.core_read_model(core, xml_path, bin_path, &network), "read the model") &&
-              check(api.core_compile_model(core, network, "CPU", 0, &compiled), "compile the model") &&
-              check(api.compiled_export(compiled, blob_path), "export the model") &&
-              (model->blob = read_file(blob_path, &model->blob_size)) != NULL &&
-              check(api.core_import_model(core, model->blob, model->blob_size, "CPU", &model->compiled),
-                    "import the blob");
+  /* Processors with half floats, Arm's since 8.2, would have weights of that size in the blob. */
+  bool made =
+      write_file(xml_path, xml.buffer, xml.used) && write_file(bin_path, weights, count * sizeof *weights) &&
+      check(api.core_read_model(core, xml_path, bin_path, &network), "read the model") &&
+      check(api.core_compile_model(core, network, "CPU", 2, &compiled, "INFERENCE_PRECISION_HINT", "f32"),
+            "compile the model") &&
+      check(api.compiled_export(compiled, blob_path), "export the model") &&
+      (model->blob = read_file(blob_path, &model->blob_size)) != NULL &&
+      check(api.core_import_model(core, model->blob, model->blob_size, "CPU", &model->compiled),
+            "import the blob");
   if (compiled)
     api.compiled_free(compiled);
   if (network)

@@ -1221,7 +1221,8 @@ static void an_older_library_is_refused_by_name(void **state) {
   assert_int_equal(in_child(open_pretended, NULL), 0);
 }
 
-/* This program once more, over a library of its own; its exit status. */
+/* This program once more, over a library of its own; its exit status, 77 also where the system cannot start a
+ * program that qemu-user runs. */
 static int run_self(const char *library, const char *argument) {
   int status = 0;
   fflush(NULL);
@@ -1234,7 +1235,7 @@ static int run_self(const char *library, const char *argument) {
     setenv("ASAN_OPTIONS", "detect_leaks=0", 1);
 #endif
     execl("/proc/self/exe", "test_openvino_engine", argument, (char *)NULL);
-    _exit(1);
+    _exit(errno == ENOEXEC ? 77 : 1);
   }
   return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) ? WEXITSTATUS(status) : 1;
 }
@@ -1273,9 +1274,11 @@ static int run_without_memory(void) {
   if (file == NULL || fgets(line, sizeof line, file) == NULL || sscanf(line, "%lu", &pages) != 1)
     return 2;
   fclose(file);
-  struct rlimit limit = {pages * 4096 + (1u << 30), RLIM_INFINITY};
-  if (setrlimit(RLIMIT_AS, &limit) != 0)
+  struct rlimit limit = {pages * (uint64_t)sysconf(_SC_PAGESIZE) + (1u << 30), RLIM_INFINITY}, taken;
+  if (setrlimit(RLIMIT_AS, &limit) != 0 || getrlimit(RLIMIT_AS, &taken) != 0)
     return 3;
+  if (taken.rlim_cur != limit.rlim_cur) /* qemu-user takes it and keeps to none */
+    return 77;
   output = tensor_of(&out, sizeof out, TANDEM_FLOAT32, 2, planned);
   enum tandem_status status = try_run(one, inputs, 2, &output, 1, NULL, NULL, &error);
   fprintf(stderr, "%s: %s\n", tandem_status_name(status), error.message);
@@ -1291,7 +1294,10 @@ static void a_run_without_memory_says_so_and_the_load_goes_on(void **state) {
   skip(); /* a sanitizer's own address space leaves no limit to set */
 #endif
   BOUND(SECONDS);
-  assert_int_equal(run_self(library_path, "--without-memory"), 0);
+  int status = run_self(library_path, "--without-memory");
+  if (status == 77)
+    skip();
+  assert_int_equal(status, 0);
 }
 
 static int print_path(void *argument) {

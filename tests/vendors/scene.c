@@ -9,7 +9,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { LIMIT_S = 20, LINES_MAX = 1024, FLOATS_MAX = 256 };
 
@@ -297,4 +299,15 @@ static void unlock_records_of_child(void) {
 
 __attribute__((constructor)) static void guard_fork(void) {
   pthread_atfork(lock_records, unlock_records, unlock_records_of_child);
+}
+
+/* ---------------------------------------------------------------- the system */
+
+bool scene_maps_twice(void) {
+  size_t size = (size_t)sysconf(_SC_PAGESIZE);
+  void *map = mmap(NULL, size, PROT_READ, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void *again = map != MAP_FAILED ? mremap(map, 0, size, MREMAP_MAYMOVE) : MAP_FAILED;
+  if (map != MAP_FAILED)
+    munmap(map, size);
+  return again != MAP_FAILED && munmap(again, size) == 0;
 }

@@ -63,4 +63,8 @@ int scene_find_line(const char *text, int from);
 enum tandem_log_level scene_line_level(int index);
 const char *scene_line(int index); /* valid until scene_clear_log */
 
+/* Whether the system gives a second mapping of the same pages, as the kernel does and qemu-user does not,
+ * which refuses an old size of 0. Without it tandem copies engine bytes. */
+bool scene_maps_twice(void);
+
 #endif
