@@ -44,7 +44,7 @@ void register_device_memory();
 
 struct PlanTensor {
   std::string name; /* "" when the program has none */
-  size_t position;  /* among all inputs or outputs of the method */
+  size_t position;  /* among all inputs or outputs of the method, or its attributes */
   int32_t value;    /* index in the plan's values */
   int32_t dtype;
   std::vector<int32_t> sizes;
@@ -66,6 +66,7 @@ struct Plan {
   std::string name;
   size_t input_count, output_count; /* tensors and others */
   std::vector<PlanTensor> inputs, outputs;
+  std::vector<PlanTensor> attributes;            /* tensors with a name, wherever the method uses them */
   std::vector<struct tandem_constant> constants; /* the other inputs */
   std::vector<std::string> operators;
   std::vector<std::string> externals; /* keys of tensors that a data file has to bring */

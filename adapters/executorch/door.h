@@ -156,7 +156,7 @@ constexpr size_t page_size = 4096;
 
 /* What callers are lent of one method; names are the plan's. */
 struct MethodIo {
-  std::vector<struct tandem_io> inputs, outputs;
+  std::vector<struct tandem_io> inputs, outputs, attributes;
 };
 
 /* Likewise of its delegates, with what their pointers point to. */

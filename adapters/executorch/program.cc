@@ -256,7 +256,8 @@ enum tandem_status read_program(ProgramState *state, struct tandem_error *error)
   }
   state->program.emplace(std::move(*program));
   for (Plan &plan : state->plans)
-    state->io.push_back({describe(&plan.inputs, "input"), describe(&plan.outputs, "output")});
+    state->io.push_back({describe(&plan.inputs, "input"), describe(&plan.outputs, "output"),
+                         describe(&plan.attributes, "attribute")});
   state->delegates.resize(state->plans.size());
   return TANDEM_OK;
 }
@@ -423,6 +424,12 @@ enum tandem_status tandem_program_method_io(struct tandem_program *program, cons
   using tandem::MethodIo;
   tandem::lend_io(program, method, &MethodIo::inputs, inputs, input_count, error);
   return tandem::lend_io(program, method, &MethodIo::outputs, outputs, output_count, error);
+}
+
+enum tandem_status tandem_program_method_attributes(struct tandem_program *program, const char *method,
+                                                    const struct tandem_io **attributes, size_t *count,
+                                                    struct tandem_error *error) {
+  return tandem::lend_io(program, method, &tandem::MethodIo::attributes, attributes, count, error);
 }
 
 enum tandem_status tandem_program_method_constants(struct tandem_program *program, const char *method,

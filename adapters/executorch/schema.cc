@@ -82,6 +82,41 @@ bool copy_name(const flatbuffers::String *text, const char *what, std::string *n
   return true;
 }
 
+/* `what` and `index` name it in a refusal. */
+bool read_tensor(const pte::Tensor *tensor, const char *what, size_t index, PlanTensor *out,
+                 std::string *why) {
+  size_t rank = count_of(tensor->sizes());
+  if (rank > TANDEM_MAX_RANK)
+    return refuse(why, "%s %zu has rank %zu: expected at most %d", what, index, rank, TANDEM_MAX_RANK);
+  out->position = index;
+  out->dtype = static_cast<int32_t>(tensor->scalar_type());
+  if (tensor->extra_tensor_info())
+    out->name = copy_text(tensor->extra_tensor_info()->fully_qualified_name());
+  for (size_t d = 0; d < rank; d++) {
+    int32_t size = tensor->sizes()->Get(static_cast<flatbuffers::uoffset_t>(d));
+    if (size < 0)
+      return refuse(why, "%s %zu has the size %d in dimension %zu", what, index, size, d);
+    out->sizes.push_back(size);
+  }
+  out->in_order = true;
+  for (size_t d = 0; d < count_of(tensor->dim_order()); d++)
+    if (tensor->dim_order()->Get(static_cast<flatbuffers::uoffset_t>(d)) != d)
+      out->in_order = false;
+  switch (tensor->shape_dynamism()) {
+  case pte::TensorShapeDynamism_STATIC:
+    out->shape = PlanTensor::fixed;
+    return true;
+  case pte::TensorShapeDynamism_DYNAMIC_BOUND:
+    out->shape = PlanTensor::bounded;
+    return true;
+  case pte::TensorShapeDynamism_DYNAMIC_UNBOUND:
+    out->shape = PlanTensor::unbounded;
+    return true;
+  }
+  return refuse(why, "%s %zu has the unknown shape dynamism %d", what, index,
+                static_cast<int>(tensor->shape_dynamism()));
+}
+
 bool read_tensors(const pte::ExecutionPlan *plan, const flatbuffers::Vector<int32_t> *indices,
                   const char *what, std::vector<PlanTensor> *tensors, std::string *why) {
   size_t value_count = count_of(plan->values());
@@ -96,39 +131,10 @@ bool read_tensors(const pte::ExecutionPlan *plan, const flatbuffers::Vector<int3
     const pte::Tensor *tensor = value ? value->val_as_Tensor() : nullptr;
     if (!tensor)
       continue;
-    if (count_of(tensor->sizes()) > TANDEM_MAX_RANK)
-      return refuse(why, "%s %zu has rank %zu: expected at most %d", what, i, count_of(tensor->sizes()),
-                    TANDEM_MAX_RANK);
     PlanTensor entry;
-    entry.position = i;
     entry.value = index;
-    entry.dtype = static_cast<int32_t>(tensor->scalar_type());
-    if (tensor->extra_tensor_info())
-      entry.name = copy_text(tensor->extra_tensor_info()->fully_qualified_name());
-    for (size_t d = 0; d < count_of(tensor->sizes()); d++) {
-      int32_t size = tensor->sizes()->Get(static_cast<flatbuffers::uoffset_t>(d));
-      if (size < 0)
-        return refuse(why, "%s %zu has the size %d in dimension %zu", what, i, size, d);
-      entry.sizes.push_back(size);
-    }
-    entry.in_order = true;
-    for (size_t d = 0; d < count_of(tensor->dim_order()); d++)
-      if (tensor->dim_order()->Get(static_cast<flatbuffers::uoffset_t>(d)) != d)
-        entry.in_order = false;
-    switch (tensor->shape_dynamism()) {
-    case pte::TensorShapeDynamism_STATIC:
-      entry.shape = PlanTensor::fixed;
-      break;
-    case pte::TensorShapeDynamism_DYNAMIC_BOUND:
-      entry.shape = PlanTensor::bounded;
-      break;
-    case pte::TensorShapeDynamism_DYNAMIC_UNBOUND:
-      entry.shape = PlanTensor::unbounded;
-      break;
-    default:
-      return refuse(why, "%s %zu has the unknown shape dynamism %d", what, i,
-                    static_cast<int>(tensor->shape_dynamism()));
-    }
+    if (!read_tensor(tensor, what, i, &entry, why))
+      return false;
     tensors->push_back(std::move(entry));
   }
   return true;
@@ -159,16 +165,26 @@ void read_constants(const pte::ExecutionPlan *plan, std::vector<struct tandem_co
   }
 }
 
-bool read_externals(const pte::ExecutionPlan *plan, std::vector<std::string> *externals, std::string *why) {
+/* The tensors with a name, and the names of those that a data file has to bring. */
+bool read_attributes(const pte::ExecutionPlan *plan, std::vector<PlanTensor> *attributes,
+                     std::vector<std::string> *externals, std::string *why) {
   for (size_t i = 0; i < count_of(plan->values()); i++) {
     const pte::EValue *value = plan->values()->Get(static_cast<flatbuffers::uoffset_t>(i));
     const pte::Tensor *tensor = value ? value->val_as_Tensor() : nullptr;
     const pte::ExtraTensorInfo *extra = tensor ? tensor->extra_tensor_info() : nullptr;
-    if (!extra || extra->location() != pte::TensorDataLocation_EXTERNAL)
+    bool external = extra && extra->location() == pte::TensorDataLocation_EXTERNAL;
+    if (!extra || (!extra->fully_qualified_name() && !external))
       continue;
-    if (externals->size() >= list_limit || !extra->fully_qualified_name())
-      return refuse(why, "value %zu, a tensor in a data file, has no name or is one too many", i);
-    externals->push_back(copy_text(extra->fully_qualified_name()));
+    if (attributes->size() >= list_limit || !extra->fully_qualified_name())
+      return refuse(why, "value %zu, a tensor in a data file or with a name, has no name or is one too many",
+                    i);
+    PlanTensor entry;
+    entry.value = static_cast<int32_t>(i);
+    if (!read_tensor(tensor, "attribute", attributes->size(), &entry, why))
+      return false;
+    if (external)
+      externals->push_back(entry.name);
+    attributes->push_back(std::move(entry));
   }
   return true;
 }
@@ -301,7 +317,7 @@ bool read_plan(const pte::Program *program, const pte::ExecutionPlan *source, co
   plan->output_count = count_of(source->outputs());
   if (!read_tensors(source, source->inputs(), "input", &plan->inputs, why) ||
       !read_tensors(source, source->outputs(), "output", &plan->outputs, why) ||
-      !read_externals(source, &plan->externals, why))
+      !read_attributes(source, &plan->attributes, &plan->externals, why))
     return false;
   read_constants(source, &plan->constants);
   if (count_of(source->operators()) > list_limit || count_of(source->delegates()) > list_limit)

@@ -70,6 +70,13 @@ TANDEM_API enum tandem_status tandem_program_method_io(struct tandem_program *pr
                                                        const struct tandem_io **outputs, size_t *output_count,
                                                        struct tandem_error *error);
 
+/* The tensors that a method has by name, as the model does ("linear.weight"): buffers that it changes, where
+ * the exporter was told to write their names, and what lies in a data file. Told and lent as those. */
+TANDEM_API enum tandem_status tandem_program_method_attributes(struct tandem_program *program,
+                                                               const char *method,
+                                                               const struct tandem_io **attributes,
+                                                               size_t *count, struct tandem_error *error);
+
 enum tandem_constant_kind {
   TANDEM_CONSTANT_OTHER = 0, /* a text, a list */
   TANDEM_CONSTANT_NONE = 1,

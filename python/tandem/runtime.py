@@ -112,7 +112,7 @@ class _Owner:
 
 
 class TensorInfo:
-    """One input or output of a method."""
+    """One input, output or attribute of a method."""
 
     def __init__(self, io: ffi.CData) -> None:
         self._name = ffi.string(io.name).decode(errors="replace")
@@ -121,7 +121,7 @@ class TensorInfo:
         self._max: tuple[int, ...] = tuple(io.max[0 : io.rank])
 
     def name(self) -> str:
-        """The program's name for it, else "input0", "output0" and so on."""
+        """The program's name for it, else "input0", "output0", "attribute0" and so on."""
         return self._name
 
     def sizes(self) -> tuple[int, ...]:
@@ -153,10 +153,16 @@ class TensorInfo:
 
 
 class MethodMeta:
-    """The inputs and outputs of a method that are tensors, in order."""
+    """The inputs and outputs of a method that are tensors, in order, and its attributes.
 
-    def __init__(self, name: str, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]) -> None:
-        self._name, self._inputs, self._outputs = name, tuple(inputs), tuple(outputs)
+    Attributes are the tensors that the program has by name: buffers that the method changes, where the exporter was
+    told to write their names (`emit_mutable_buffer_names`), and what lies in a data file.
+    """
+
+    def __init__(
+        self, name: str, inputs: list[TensorInfo], outputs: list[TensorInfo], attributes: list[TensorInfo]
+    ) -> None:
+        self._name, self._inputs, self._outputs, self._attributes = name, inputs, outputs, attributes
 
     def name(self) -> str:
         return self._name
@@ -167,21 +173,31 @@ class MethodMeta:
     def num_outputs(self) -> int:
         return len(self._outputs)
 
+    def num_attributes(self) -> int:
+        return len(self._attributes)
+
     def input_tensor_meta(self, index: int) -> TensorInfo:
         """Errors: IndexError."""
-        return self._get(self._inputs, index, "input")
+        return self._get(self._inputs, index, "input tensor")
 
     def output_tensor_meta(self, index: int) -> TensorInfo:
         """Errors: IndexError."""
-        return self._get(self._outputs, index, "output")
+        return self._get(self._outputs, index, "output tensor")
 
-    def _get(self, infos: tuple[TensorInfo, ...], index: int, kind: str) -> TensorInfo:
+    def attribute_tensor_meta(self, index: int) -> TensorInfo:
+        """Errors: IndexError."""
+        return self._get(self._attributes, index, "attribute")
+
+    def _get(self, infos: list[TensorInfo], index: int, kind: str) -> TensorInfo:
         if not 0 <= index < len(infos):
-            raise IndexError(f'method "{self._name}" has no {kind} {index}: it has {len(infos)} that are tensors')
+            raise IndexError(f'method "{self._name}" has no {kind} {index}: it has {len(infos)}')
         return infos[index]
 
     def __repr__(self) -> str:
-        return f"MethodMeta(name={self._name!r}, inputs={list(self._inputs)}, outputs={list(self._outputs)})"
+        return (
+            f"MethodMeta(name={self._name!r}, inputs={self._inputs}, outputs={self._outputs}, "
+            f"attributes={self._attributes})"
+        )
 
 
 class Method(_Owner):
@@ -413,23 +429,17 @@ class Method(_Owner):
 
 
 class _Io:
-    """The inputs and outputs of a method as C lends them; valid while its program lives."""
+    """The tensors of a method as C lends them; valid while its program lives."""
 
     def __init__(self, program: ffi.CData, method: str) -> None:
-        arrays, counts = ffi.new("const struct tandem_io *[2]"), ffi.new("size_t[2]")
-        error = ffi.new("struct tandem_error *")
-        errors.check(
-            lib.tandem_program_method_io(
-                program, encode(method, "method"), arrays, counts, arrays + 1, counts + 1, error
-            ),
-            error,
-        )
-        self.inputs, self.outputs = arrays[0], arrays[1]
-        self.input_count, self.output_count = counts[0], counts[1]
+        name, error = encode(method, "method"), ffi.new("struct tandem_error *")
+        arrays, counts = ffi.new("const struct tandem_io *[3]"), ffi.new("size_t[3]")
+        errors.check(lib.tandem_program_method_io(program, name, arrays, counts, arrays + 1, counts + 1, error), error)
+        errors.check(lib.tandem_program_method_attributes(program, name, arrays + 2, counts + 2, error), error)
+        self.inputs, self.outputs, self.attributes = arrays
+        self.input_count, self.output_count, self.attribute_count = counts
         constants = ffi.new("const struct tandem_constant **")
-        errors.check(
-            lib.tandem_program_method_constants(program, encode(method, "method"), constants, counts, error), error
-        )
+        errors.check(lib.tandem_program_method_constants(program, name, constants, counts, error), error)
         # By position among all inputs; `...` stands for what is none of these.
         found = [ffi.addressof(constants[0], i) for i in range(counts[0])]
         self.constants: dict[int, Any] = {each.position: _read_constant(each) for each in found}
@@ -439,6 +449,7 @@ class _Io:
             name,
             [TensorInfo(ffi.addressof(self.inputs, i)) for i in range(self.input_count)],
             [TensorInfo(ffi.addressof(self.outputs, i)) for i in range(self.output_count)],
+            [TensorInfo(ffi.addressof(self.attributes, i)) for i in range(self.attribute_count)],
         )
 
 
@@ -472,7 +483,7 @@ class Program(_Owner):
         return Method(method, flights, name, _Io(handle, name))
 
     def metadata(self, method_name: str) -> MethodMeta:
-        """The inputs and outputs of a method, which is not loaded for it. Errors: NotFoundError."""
+        """The tensors of a method, which is not loaded for it. Errors: NotFoundError."""
         handle = self._use()
         return _Io(handle, method_name).describe(method_name)
 

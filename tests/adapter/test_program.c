@@ -104,6 +104,35 @@ static void a_program_tells_its_methods(void **state) {
   tandem_program_destroy(program);
 }
 
+static void tensors_with_a_name_are_told(void **state) {
+  (void)state;
+  const struct tandem_io *attributes;
+  size_t count;
+  struct tandem_program *program = open_program("linear_external.pte", NULL);
+  assert_int_equal(tandem_program_method_attributes(program, "forward", &attributes, &count, &error),
+                   TANDEM_OK);
+  assert_int_equal(count, 2);
+  assert_string_equal(attributes[0].name, "linear.weight");
+  assert_string_equal(attributes[1].name, "linear.bias");
+  for (size_t i = 0; i < count; i++) {
+    assert_int_equal(attributes[i].dtype, TANDEM_FLOAT32);
+    assert_int_equal(attributes[i].rank, 2 - (int)i);
+    assert_int_equal(attributes[i].min[0], 3);
+    assert_memory_equal(attributes[i].min, attributes[i].max, sizeof(attributes[i].min));
+  }
+  assert_int_equal(attributes[0].max[1], 4);
+  assert_int_equal(tandem_program_method_attributes(program, "backward", &attributes, &count, &error),
+                   TANDEM_NOT_FOUND);
+  assert_null(attributes);
+  assert_int_equal(count, 0);
+  assert_int_equal(tandem_program_method_attributes(program, "forward", NULL, NULL, &error), TANDEM_OK);
+  tandem_program_destroy(program);
+  program = open_program("linear.pte", NULL); /* whose weights have no names */
+  assert_int_equal(tandem_program_method_attributes(program, "forward", NULL, &count, &error), TANDEM_OK);
+  assert_int_equal(count, 0);
+  tandem_program_destroy(program);
+}
+
 static void both_methods_of_a_program_run(void **state) {
   (void)state;
   struct tandem_program *program = open_program("demo_methods.pte", NULL);
@@ -701,6 +730,8 @@ static void null_arguments_are_refused(void **state) {
   assert_int_equal(tandem_program_method_io(NULL, "forward", NULL, NULL, NULL, NULL, &error),
                    TANDEM_INVALID_ARGUMENT);
   assert_int_equal(tandem_program_delegates(NULL, "forward", NULL, NULL, &error), TANDEM_INVALID_ARGUMENT);
+  assert_int_equal(tandem_program_method_attributes(NULL, "forward", NULL, NULL, &error),
+                   TANDEM_INVALID_ARGUMENT);
   assert_int_equal(tandem_method_create(NULL, "forward", NULL, 0, &method, &error), TANDEM_INVALID_ARGUMENT);
   assert_int_equal(tandem_method_run(NULL, NULL, &error), TANDEM_INVALID_ARGUMENT);
   assert_int_equal(tandem_method_reset(NULL, &error), TANDEM_INVALID_ARGUMENT);
@@ -766,6 +797,7 @@ static int register_demo(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_program_tells_its_methods),
+      cmocka_unit_test(tensors_with_a_name_are_told),
       cmocka_unit_test(both_methods_of_a_program_run),
       cmocka_unit_test(a_method_outlives_its_program),
       cmocka_unit_test(two_loads_of_a_program_share_one_engine),

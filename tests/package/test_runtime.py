@@ -5,11 +5,13 @@ since tandem's runtime opens those libraries of the wheel when a method needs th
 
 import copy
 import gc
+import inspect
 import io
 import mmap
 import os
 import pathlib
 import pickle
+import re
 import subprocess
 import sys
 import weakref
@@ -150,33 +152,76 @@ def test_constants_in_a_data_file_are_found(kind, models):
         runtime.load_program(models.chain_external.path).load_method("forward")
 
 
-MAKE_CONSTANTS = """
-import sys, torch
-from executorch.exir import to_edge_transform_and_lower
+MAKE_PROGRAMS = """
+import pathlib, sys, torch
+from executorch.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
 
 
-class Mixed(torch.nn.Module):
+class Constants(torch.nn.Module):
     def forward(self, x, n: int, flag: bool, factor: float, nothing):
         return x * n + factor
 
 
-exported = torch.export.export(Mixed(), (torch.ones(2, 4), 5, True, 2.5, None))
-open(sys.argv[1], "wb").write(to_edge_transform_and_lower(exported).to_executorch().buffer)
+class Buffer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("total", torch.zeros(3, dtype=torch.int32))
+
+    def forward(self, x):
+        self.total.add_(x)
+        return self.total * 2
+
+
+folder = pathlib.Path(sys.argv[1])
+for name, module, arguments in [
+    ("constants", Constants(), (torch.ones(2, 4), 5, True, 2.5, None)),
+    ("buffer", Buffer(), (torch.ones(3, dtype=torch.int32),)),
+]:
+    edge = to_edge_transform_and_lower(torch.export.export(module, arguments))
+    program = edge.to_executorch(ExecutorchBackendConfig(emit_mutable_buffer_names=True))
+    (folder / f"{name}.pte").write_bytes(program.buffer)
 """
 
 
 @pytest.fixture(scope="session")
-def constants(tmp_path_factory):
-    """A program with inputs that are no tensors: x, 5, True, 2.5, None to x * 5 + 2.5."""
-    path = tmp_path_factory.mktemp("constants") / "mixed.pte"
-    done = subprocess.run([sys.executable, "-c", MAKE_CONSTANTS, path], capture_output=True, text=True, timeout=200)
+def programs(tmp_path_factory):
+    """A folder with programs that run on ExecuTorch's kernels.
+
+    constants.pte has inputs that are no tensors, and makes of x, 5, True, 2.5, None x * 5 + 2.5. buffer.pte adds what
+    it is given to its buffer "total", and gives its double.
+    """
+    folder = tmp_path_factory.mktemp("programs")
+    done = subprocess.run([sys.executable, "-c", MAKE_PROGRAMS, folder], capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr[-4000:]
-    return path
+    return folder
 
 
 @pytest.mark.fresh
-def test_inputs_that_are_no_tensors_are_given_as_the_program_has_them(kind, constants):
-    method = doors.open_door(kind).load(constants).method
+def test_what_a_program_keeps_by_name_is_told(kind, programs, data):
+    door = doors.open_door(kind)
+    program = door.runtime.load_program(programs / "buffer.pte")
+    method = program.load_method("forward")
+    for meta in (program.metadata("forward"), method.metadata):
+        assert (meta.num_inputs(), meta.num_outputs(), meta.num_attributes()) == (1, 1, 1)
+        total = meta.attribute_tensor_meta(0)
+        assert (total.sizes(), total.dtype(), total.nbytes()) == ((3,), 3, 12)
+        with pytest.raises(IndexError):
+            meta.attribute_tensor_meta(1)
+    load = doors.Loaded(kind, program, method)
+    for turn in (1, 2):
+        host.same(load(np.full(3, 5, np.int32)), [np.full(3, turn * 10, np.int32)])
+    meta = door.runtime.load_program(data / "linear_external.pte").metadata("forward")
+    infos = [meta.attribute_tensor_meta(index) for index in range(meta.num_attributes())]
+    assert [(info.sizes(), info.dtype(), info.nbytes()) for info in infos] == [((3, 4), 6, 48), ((3,), 6, 12)]
+    if kind == "own":
+        assert [info.name() for info in (total, *infos)] == ["total", "linear.weight", "linear.bias"]
+        assert "linear.bias" in repr(meta)
+    assert door.runtime.load_program(data / "linear.pte").metadata("forward").num_attributes() == 0
+
+
+@pytest.mark.fresh
+def test_inputs_that_are_no_tensors_are_given_as_the_program_has_them(kind, programs):
+    method = doors.open_door(kind).load(programs / "constants.pte").method
     x = np.arange(8, dtype=np.float32).reshape(2, 4)
     if kind == "stock":
         import torch
@@ -241,6 +286,45 @@ def test_both_runtimes_of_one_process_share_an_engine(models):
     assert (own.tandem.stats().engines, own.tandem.stats().loads) == (1, 3)
     for load in loads:
         host.same(load(*inputs), wanted)
+
+
+def describe_public(runtime, program):
+    """The public names of a runtime's module and objects: the parameters of each, None where Python cannot tell."""
+    meta = program.metadata("forward")
+    classes = vars(sys.modules[type(runtime).__module__])
+    verification = classes["Verification"]
+    found = {name: None for name, value in classes.items() if isinstance(value, type) and in_package(value)}
+    things = [runtime, runtime.backend_registry, runtime.operator_registry, program, program.load_method("forward")]
+    owners = [(type(thing).__name__, thing) for thing in (*things, meta, meta.input_tensor_meta(0))]
+    for owner, thing in [*owners, ("Verification", verification), ("Verification", verification.Minimal)]:
+        for name in (name for name in dir(thing) if not name.startswith("_")):
+            value = getattr(thing, name)
+            is_python = inspect.isfunction(getattr(value, "__func__", value))
+            found[f"{owner}.{name}"] = list(inspect.signature(value).parameters) if is_python else None
+    return found
+
+
+def in_package(value):
+    return value.__module__.partition(".")[0] in ("executorch", "tandem")
+
+
+@pytest.mark.fresh
+def test_every_public_name_of_the_stock_runtime_is_here_or_explained(data):
+    """With its parameters; docs/python.md has the rest in a table, `name`, and why."""
+    stock, mine = (
+        describe_public(door.runtime, door.runtime.load_program(data / "pte/portable_mlp.pte"))
+        for door in (doors.open_door("stock"), doors.open_door("own"))
+    )
+    assert {"Runtime.backend_registry", "Program.load_method", "MethodMeta.num_inputs", "TensorInfo.sizes"} < set(stock)
+    explained = re.findall(
+        r"^\| `([\w.]+)` \| .{20,} \|$",
+        pathlib.Path(__file__).parents[2].joinpath("docs/python.md").read_text(),
+        re.MULTILINE,
+    )
+    assert sorted(set(stock) - set(mine)) == sorted(explained)
+    for name in set(stock) & set(mine):
+        if stock[name] is not None and mine[name] is not None:
+            assert mine[name][: len(stock[name])] == stock[name], name
 
 
 # ---------------------------------------------------------------- the own runtime
