@@ -1,6 +1,5 @@
 /* Fuzz target of the parser of tandem's own AOTInductor payload: whatever the bytes, it ends with an error of
- * one line or with parts that lie in the payload. With -fsanitize=fuzzer it searches; fuzz/replay.c runs it
- * over the corpus as an ordinary test. */
+ * one line or with parts that lie in the payload. */
 #include "aotinductor.h"
 #include "payload.h"
 

@@ -1,6 +1,5 @@
 /* Fuzz target of the CudaBackend payload parser: whatever the bytes, it ends with an error of one line or
- * with constants whose shapes lie in their storage. With -fsanitize=fuzzer it searches; fuzz/replay.c runs it
- * over the corpus as an ordinary test. */
+ * with constants whose shapes lie in their storage. */
 #include "aotinductor.h"
 #include "payload.h"
 

@@ -1,29 +1,12 @@
 /* Fuzz target of the .npy parser: whatever the bytes, it ends with an error or with a tensor that lies
- * exactly in the file. With -fsanitize=fuzzer it searches; fuzz/replay.c runs it over the corpus as an
- * ordinary test. */
+ * exactly in the file. */
 #include "cli.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
-
-static void require(bool holds, const char *what) {
-  if (holds)
-    return;
-  fprintf(stderr, "fuzz_npy: %s\n", what);
-  abort();
-}
+#include "fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
   struct tandem_error error = {0};
   struct td_npy npy;
-  uint8_t *exact = malloc(size ? size : 1); /* so that a sanitizer sees one byte too many */
-  if (!exact)
-    return 0;
-  if (size)
-    memcpy(exact, bytes, size);
+  uint8_t *exact = copy_bytes(bytes, size);
   enum tandem_status status = td_npy_parse(exact, size, "input", &npy, &error);
   if (status == TANDEM_OK) {
     size_t expected = 0;
@@ -33,8 +16,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
     require(npy.data_offset <= size && npy.data_size == size - npy.data_offset, "data outside the file");
   } else {
     require(error.code == status, "an error without its status");
-    require(strncmp(error.message, "input: ", 7) == 0 && !strchr(error.message, '\n'),
-            "an error not of one line");
+    require(strncmp(error.message, "input: ", 7) == 0, "an error that does not name the file");
+    require_line(error.message);
   }
   free(exact);
   return 0;
