@@ -17,8 +17,7 @@
  * Engines call the CUDA runtime, which knows one context a device: the primary one. A caller whose thread has
  * another one current is refused, since its memory is not the engine's.
  *
- * Memory that the device reaches is bound in place; other host memory is staged through buffers that stay
- * with the load. Kernels are compiled for inputs at multiples of 16 bytes, others are staged as well.
+ * What is the same for a run of every engine is in ../cuda/run.c: streams and their order, captures, staging.
  *
  * Recorded runs: the graph holds the model with the copies of its outputs, so the addresses of inputs and
  * outputs are its key. The shapes of outputs are known from the run before with the same input shapes.
@@ -34,8 +33,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-
-enum { EVENT_WITHOUT_TIMES = 2, STREAM_NON_BLOCKING = 1, ALIGNMENT = 16 };
 
 /* std::optional<cudaStream_t>, as functions return it. */
 struct current_stream {
@@ -56,21 +53,12 @@ struct td_aoti_cuda {
   int32_t (*leave_stream)(void *guard);
 };
 
-struct tensor {
-  struct td_cuda_buffer staged; /* stays with the load */
-  /* Of the run under way. */
-  size_t bytes;
-  struct td_cuda_pointer pointer; /* of the caller's memory */
-  uint64_t address;               /* to read or write */
-  bool copied;                    /* between the caller's memory and staged */
-};
-
 /* td_aoti_context.cuda */
 struct part {
   struct td_cuda_context *device; /* the engine's */
-  void *stream, *event;           /* owned */
-  bool flight;                    /* a run that returned early may be in flight: its end is the event */
-  struct tensor *tensors;         /* owned: inputs, then outputs */
+  void *stream;                   /* owned */
+  struct td_flight flight;
+  struct td_cuda_tensor *tensors; /* owned: inputs, then outputs */
   void **data;                    /* owned: addresses of the inputs */
   struct td_aoti_result *results; /* owned: shapes of the outputs of the last run ... */
   uint64_t *shapes;               /* owned: ... whose input shapes these are */
@@ -82,12 +70,7 @@ struct part {
 struct run {
   struct td_aoti_context *self;
   struct part *part;
-  const struct tandem_run_desc *desc;
-  struct tandem_error *error;
-  void *stream;
-  bool captured; /* by the caller */
-  bool ordered;  /* what is queued comes after the run before */
-  bool queued;   /* something is on the stream */
+  struct td_run cuda;
 };
 
 /* ---------------------------------------------------------------- the device */
@@ -262,13 +245,6 @@ void td_aoti_cuda_free(struct td_aoti_cuda *cuda, void *memory) {
   td_cuda_free(cuda->device, (uint64_t)(uintptr_t)memory);
 }
 
-static int32_t wait_for_stream(void *stream) {
-  td_aoti_host()->wait_begin();
-  int32_t code = td_cuda.stream_wait(stream);
-  td_aoti_host()->wait_end();
-  return code;
-}
-
 enum tandem_status td_aoti_cuda_copy(struct td_aoti_cuda *cuda, void *to, const void *from, size_t size,
                                      struct tandem_error *error) {
   void *stream = TD_CUDA_STREAM_PER_THREAD;
@@ -286,7 +262,7 @@ enum tandem_status td_aoti_cuda_copy(struct td_aoti_cuda *cuda, void *to, const 
     code = td_cuda_copy_host(cuda->device, source, to, size, true, stream);
   else
     memcpy(to, from, size);
-  int32_t waited = wait_for_stream(stream);
+  int32_t waited = td_cuda_wait(stream);
   code = code != TD_CUDA_OK ? code : waited;
   return code == TD_CUDA_OK ? TANDEM_OK : td_cuda_fail(cuda->device, code, "copy device memory", error);
 }
@@ -310,16 +286,20 @@ static enum tandem_status make_part(struct td_aoti_context *self, struct part *p
   if (part->tensors == NULL || part->data == NULL || part->results == NULL || part->shapes == NULL ||
       part->key == NULL)
     return host->fail(error, TANDEM_OUT_OF_MEMORY, "no host memory for a context's tensors");
-  int32_t code = td_cuda.stream_create(&part->stream, STREAM_NON_BLOCKING);
+  for (size_t i = 0; i < count_of(self); i++) {
+    bool output = i >= self->input_count;
+    part->tensors[i] = (struct td_cuda_tensor){.side = output ? "output" : "input",
+                                               .number = output ? i - self->input_count : i,
+                                               .name = self->ios[i].name};
+  }
+  int32_t code = td_cuda.stream_create(&part->stream, TD_CUDA_STREAM_NON_BLOCKING);
   if (code != TD_CUDA_OK) {
     part->stream = NULL;
     return td_cuda_fail(part->device, code, "create a stream", error);
   }
-  code = td_cuda.event_create(&part->event, EVENT_WITHOUT_TIMES);
-  if (code != TD_CUDA_OK) {
-    part->event = NULL;
-    return td_cuda_fail(part->device, code, "create an event", error);
-  }
+  enum tandem_status status = td_flight_init(part->device, &part->flight, error);
+  if (status != TANDEM_OK)
+    return status;
   if (self->cuda_graph)
     part->graphs =
         td_graphs_create(part->device, &td_vendor_aotinductor,
@@ -348,11 +328,10 @@ void td_aoti_cuda_context_fini(struct td_aoti_context *self) {
   if (part == NULL)
     return;
   td_graphs_destroy(part->graphs, part->device);
+  td_flight_fini(part->device, &part->flight);
   if (!td_cuda_lost(part->device)) {
     for (size_t i = 0; part->tensors != NULL && i < count_of(self); i++)
       td_cuda_give(part->device, &part->tensors[i].staged);
-    if (part->event != NULL)
-      td_cuda.event_destroy(part->event);
     if (part->stream != NULL)
       td_cuda.stream_destroy(part->stream);
   }
@@ -364,76 +343,12 @@ void td_aoti_cuda_context_fini(struct td_aoti_context *self) {
   host->release(part);
 }
 
-static int32_t await_flight(struct part *part) {
-  if (!part->flight)
-    return TD_CUDA_OK;
-  td_aoti_host()->wait_begin();
-  int32_t code = td_cuda.event_wait(part->event);
-  td_aoti_host()->wait_end();
-  part->flight = false;
-  return code;
-}
-
 enum tandem_status td_aoti_cuda_settle(struct td_aoti_context *self, struct tandem_error *error) {
   struct part *part = self->cuda;
-  int32_t code = part != NULL ? await_flight(part) : TD_CUDA_OK;
-  return code == TD_CUDA_OK ? TANDEM_OK : td_cuda_fail(part->device, code, "wait for the run before", error);
+  return part != NULL ? td_flight_await(part->device, &part->flight, error) : TANDEM_OK;
 }
 
 /* ---------------------------------------------------------------- run: the caller's tensors */
-
-static enum tandem_status refuse_capture(struct run *run, const char *reason) {
-  return td_aoti_host()->fail(
-      run->error, TANDEM_INVALID_STATE,
-      "the stream is being captured and %s; run this load once with the same shapes and with buffers in "
-      "device memory before the capture",
-      reason);
-}
-
-static enum tandem_status locate(struct run *run, size_t index, const void *data, size_t bytes) {
-  struct part *part = run->part;
-  struct tensor *tensor = &part->tensors[index];
-  bool output = index >= run->self->input_count;
-  tensor->bytes = bytes;
-  tensor->copied = false;
-  tensor->pointer = bytes > 0
-                        ? td_cuda_locate(part->device, data, bytes)
-                        : (struct td_cuda_pointer){.address = part->device->nothing, .place = TD_CUDA_DEVICE};
-  tensor->address = tensor->pointer.address;
-  if (tensor->pointer.place != TD_CUDA_FOREIGN)
-    return TANDEM_OK;
-  return td_aoti_host()->fail(
-      run->error, TANDEM_INVALID_ARGUMENT,
-      "%s %zu (%s) lies in memory of cuda:%d that is not mapped for cuda:%d, where the "
-      "engine is; copy it there",
-      output ? "output" : "input", output ? index - run->self->input_count : index,
-      run->self->ios[index].name, tensor->pointer.owner, part->device->device_id);
-}
-
-/* Has a buffer of the load between the caller's memory and the engine. */
-static enum tandem_status stage(struct run *run, size_t index) {
-  struct part *part = run->part;
-  struct tensor *tensor = &part->tensors[index];
-  char step[160];
-  if (run->captured)
-    return refuse_capture(run, tensor->pointer.place == TD_CUDA_HOST
-                                   ? "a tensor is in host memory"
-                                   : "an input does not begin at a multiple of 16 bytes");
-  tensor->copied = true;
-  if (tensor->staged.size < tensor->bytes) {
-    int32_t code = await_flight(part);
-    td_cuda_give(part->device, &tensor->staged);
-    if (code == TD_CUDA_OK)
-      code = td_cuda_take(part->device, tensor->bytes, &tensor->staged);
-    if (code != TD_CUDA_OK) {
-      snprintf(step, sizeof step, "allocate %zu bytes to stage %.64s", tensor->bytes,
-               run->self->ios[index].name);
-      return td_cuda_fail(part->device, code, step, run->error);
-    }
-  }
-  tensor->address = tensor->staged.address;
-  return TANDEM_OK;
-}
 
 static size_t size_of(const struct tandem_tensor *tensor) {
   size_t bytes = tandem_dtype_size(tensor->dtype); /* tandem checked that this does not wrap */
@@ -443,11 +358,11 @@ static size_t size_of(const struct tandem_tensor *tensor) {
 }
 
 static enum tandem_status take_input(struct run *run, size_t index) {
-  const struct tandem_tensor *given = &run->desc->inputs[index];
-  struct tensor *tensor = &run->part->tensors[index];
-  enum tandem_status status = locate(run, index, given->data, size_of(given));
-  if (status == TANDEM_OK && (tensor->pointer.place == TD_CUDA_HOST || tensor->address % ALIGNMENT != 0))
-    status = stage(run, index);
+  const struct tandem_tensor *given = &run->cuda.desc->inputs[index];
+  struct td_cuda_tensor *tensor = &run->part->tensors[index];
+  enum tandem_status status = td_run_locate(&run->cuda, tensor, given->data, size_of(given));
+  if (status == TANDEM_OK && !td_cuda_can_bind(tensor))
+    status = td_run_stage(&run->cuda, tensor);
   run->part->data[index] = (void *)(uintptr_t)tensor->address;
   return status;
 }
@@ -455,36 +370,20 @@ static enum tandem_status take_input(struct run *run, size_t index) {
 /* Room in the caller's tensor for a result, and where that is. A host output is staged only for a graph. */
 static enum tandem_status take_output(struct run *run, size_t output, const struct td_aoti_result *result,
                                       bool graph) {
-  size_t index = run->self->input_count + output;
-  enum tandem_status status = td_aoti_make_room(run->self, run->desc, output, result, run->error);
+  struct td_cuda_tensor *tensor = &run->part->tensors[run->self->input_count + output];
+  enum tandem_status status = td_aoti_make_room(run->self, run->cuda.desc, output, result, run->cuda.error);
   if (status == TANDEM_OK)
-    status = locate(run, index, run->desc->outputs[output].data, result->size);
-  if (status == TANDEM_OK && run->part->tensors[index].pointer.place == TD_CUDA_HOST &&
-      (graph || run->captured))
-    status = stage(run, index);
+    status = td_run_locate(&run->cuda, tensor, run->cuda.desc->outputs[output].data, result->size);
+  if (status == TANDEM_OK && tensor->pointer.place == TD_CUDA_HOST && (graph || run->cuda.captured))
+    status = td_run_stage(&run->cuda, tensor);
   return status;
-}
-
-static int32_t order(struct run *run) {
-  int32_t code = TD_CUDA_OK;
-  if (run->part->flight && !run->ordered)
-    code = td_cuda.stream_await_event(run->stream, run->part->event, 0);
-  run->ordered = code == TD_CUDA_OK;
-  return code;
 }
 
 static int32_t copy_inputs(struct run *run) {
   int32_t code = TD_CUDA_OK;
-  for (size_t i = 0; code == TD_CUDA_OK && i < run->self->input_count; i++) {
-    struct tensor *tensor = &run->part->tensors[i];
-    if (!tensor->copied)
-      continue;
-    run->queued = true;
-    code = tensor->pointer.place == TD_CUDA_HOST
-               ? td_cuda_copy_host(run->part->device, tensor->address, run->desc->inputs[i].data,
-                                   tensor->bytes, false, run->stream)
-               : td_cuda.copy_within(tensor->address, tensor->pointer.address, tensor->bytes, run->stream);
-  }
+  for (size_t i = 0; code == TD_CUDA_OK && i < run->self->input_count; i++)
+    if (run->part->tensors[i].copied)
+      code = td_run_copy(&run->cuda, &run->part->tensors[i], false);
   return code;
 }
 
@@ -495,8 +394,8 @@ static void drop_outputs(struct run *run, void *stream) {
   struct td_aoti_cuda *cuda = run->self->engine->cuda;
   void *guard = NULL;
   bool guarded = cuda->enter_stream(stream, run->part->device->device_id, &guard) == 0;
-  if (!guarded && !run->captured)
-    wait_for_stream(stream);
+  if (!guarded && !run->cuda.captured)
+    td_cuda_wait(stream);
   td_aoti_drop_outputs(run->self);
   if (guarded)
     cuda->leave_stream(guard);
@@ -504,11 +403,9 @@ static void drop_outputs(struct run *run, void *stream) {
 
 /* The engine said no. A lost device is the reason of every failure on it. */
 static enum tandem_status judge(struct run *run, enum tandem_status status) {
-  size_t free_bytes, total_bytes;
-  if (status == TANDEM_OK || run->captured)
-    return status;
-  int32_t code = td_cuda.memory_info(&free_bytes, &total_bytes);
-  return code == TD_CUDA_OK ? status : td_cuda_fail(run->part->device, code, "run the engine", run->error);
+  int32_t code = status != TANDEM_OK ? td_run_ask_device(&run->cuda) : TD_CUDA_OK;
+  return code == TD_CUDA_OK ? status
+                            : td_cuda_fail(run->part->device, code, "run the engine", run->cuda.error);
 }
 
 static enum tandem_status invoke(struct run *run, void *stream) {
@@ -520,11 +417,11 @@ static enum tandem_status invoke(struct run *run, void *stream) {
     host->lock_alone(&first_run);
     td_cuda_capture_lock_shared();
   }
-  enum tandem_status status = td_aoti_invoke(self, run->desc, run->part->data, stream, run->error);
+  enum tandem_status status = td_aoti_invoke(self, run->cuda.desc, run->part->data, stream, run->cuda.error);
   if (first) {
-    int32_t code = status == TANDEM_OK ? wait_for_stream(stream) : TD_CUDA_OK;
+    int32_t code = status == TANDEM_OK ? td_cuda_wait(stream) : TD_CUDA_OK;
     if (code != TD_CUDA_OK)
-      status = td_cuda_fail(run->part->device, code, "wait for the first run", run->error);
+      status = td_cuda_fail(run->part->device, code, "wait for the first run", run->cuda.error);
     td_cuda_capture_unlock();
     host->unlock(&first_run);
   }
@@ -536,7 +433,7 @@ static bool record_run(void *context, void *stream) {
   struct run *run = context;
   struct td_aoti_context *self = run->self;
   struct tandem_error ignored;
-  if (td_aoti_invoke(self, run->desc, run->part->data, stream, &ignored) != TANDEM_OK)
+  if (td_aoti_invoke(self, run->cuda.desc, run->part->data, stream, &ignored) != TANDEM_OK)
     return false;
   bool recorded = true;
   for (size_t i = 0; recorded && i < self->output_count; i++) {
@@ -554,7 +451,7 @@ static bool record_run(void *context, void *stream) {
 static size_t write_shapes(const struct run *run, uint64_t *to) {
   size_t used = 0;
   for (size_t i = 0; i < run->self->input_count; i++) {
-    const struct tandem_tensor *given = &run->desc->inputs[i];
+    const struct tandem_tensor *given = &run->cuda.desc->inputs[i];
     to[used++] = (uint64_t)(uint32_t)given->rank << 32 | (uint32_t)given->dtype;
     for (int32_t d = 0; d < given->rank; d++)
       to[used++] = (uint64_t)given->shape[d];
@@ -579,22 +476,20 @@ static enum tandem_status run_graph(struct run *run, enum td_graph_result *resul
     part->key[used++] = part->tensors[i].address;
   struct td_graph_request request = {.enqueue = record_run,
                                      .context = run,
-                                     .stream = run->stream,
-                                     .foreign = run->desc->stream != NULL,
-                                     .flight = part->flight ? part->event : NULL,
+                                     .stream = run->cuda.stream,
+                                     .foreign = run->cuda.desc->stream != NULL,
+                                     .flight = part->flight.pending ? part->flight.event : NULL,
                                      .key = part->key,
                                      .key_count = used};
-  run->queued = true;
+  run->cuda.queued = true;
   *result = td_graphs_run(part->graphs, part->device, &request, &code);
   if (*result == TD_GRAPH_FAILED)
-    return td_cuda_fail(part->device, code, "launch a recorded run", run->error);
+    return td_cuda_fail(part->device, code, "launch a recorded run", run->cuda.error);
   for (size_t i = 0; *result != TD_GRAPH_PLAIN && i < self->output_count; i++) {
-    struct tensor *tensor = &part->tensors[self->input_count + i];
-    code = tensor->copied ? td_cuda_copy_host(part->device, tensor->address, run->desc->outputs[i].data,
-                                              tensor->bytes, true, run->stream)
-                          : TD_CUDA_OK;
+    const struct td_cuda_tensor *tensor = &part->tensors[self->input_count + i];
+    code = tensor->copied ? td_run_copy(&run->cuda, tensor, true) : TD_CUDA_OK;
     if (code != TD_CUDA_OK)
-      return td_cuda_fail(part->device, code, "copy an output", run->error);
+      return td_cuda_fail(part->device, code, "copy an output", run->cuda.error);
   }
   return TANDEM_OK;
 }
@@ -603,32 +498,32 @@ static enum tandem_status run_plainly(struct run *run) {
   struct td_aoti_context *self = run->self;
   struct part *part = run->part;
   size_t used = write_shapes(run, part->key);
-  if (run->captured && (!self->ran || used != part->shape_count ||
-                        memcmp(part->key, part->shapes, used * sizeof *part->key) != 0))
-    return refuse_capture(run, "this is the first run with these shapes");
+  if (run->cuda.captured && (!self->ran || used != part->shape_count ||
+                             memcmp(part->key, part->shapes, used * sizeof *part->key) != 0))
+    return td_run_refuse_capture(&run->cuda, "this is the first run with these shapes");
   part->shape_count = 0;
-  run->queued = true;
+  run->cuda.queued = true;
   /* Into the caller's capture what must not be there has to fail, not to be left out. */
-  int32_t mode = run->captured ? td_cuda_capture_mode(TD_CUDA_CAPTURE_THREAD_LOCAL) : 0;
-  enum tandem_status status = judge(run, invoke(run, run->stream));
+  int32_t mode = run->cuda.captured ? td_cuda_capture_mode(TD_CUDA_CAPTURE_THREAD_LOCAL) : 0;
+  enum tandem_status status = judge(run, invoke(run, run->cuda.stream));
   for (size_t i = 0; status == TANDEM_OK && i < self->output_count; i++) {
     struct td_aoti_result *result = &part->results[i];
-    const struct tensor *tensor = &part->tensors[self->input_count + i];
-    status = td_aoti_result(self, i, result, run->error);
+    const struct td_cuda_tensor *tensor = &part->tensors[self->input_count + i];
+    status = td_aoti_result(self, i, result, run->cuda.error);
     if (status == TANDEM_OK)
       status = take_output(run, i, result, false);
     if (status != TANDEM_OK || result->size == 0)
       continue;
     uint64_t from = (uint64_t)(uintptr_t)result->data;
     int32_t code = tensor->pointer.place == TD_CUDA_HOST
-                       ? td_cuda_copy_host(part->device, from, run->desc->outputs[i].data, tensor->bytes,
-                                           true, run->stream)
-                       : td_cuda.copy_within(tensor->address, from, tensor->bytes, run->stream);
+                       ? td_cuda_copy_host(part->device, from, run->cuda.desc->outputs[i].data, tensor->bytes,
+                                           true, run->cuda.stream)
+                       : td_cuda.copy_within(tensor->address, from, tensor->bytes, run->cuda.stream);
     if (code != TD_CUDA_OK)
-      status = td_cuda_fail(part->device, code, "copy an output", run->error);
+      status = td_cuda_fail(part->device, code, "copy an output", run->cuda.error);
   }
-  drop_outputs(run, run->stream);
-  if (run->captured)
+  drop_outputs(run, run->cuda.stream);
+  if (run->cuda.captured)
     td_cuda_capture_mode(mode);
   if (status == TANDEM_OK) {
     memcpy(part->shapes, part->key, used * sizeof *part->key);
@@ -639,72 +534,31 @@ static enum tandem_status run_plainly(struct run *run) {
 
 /* ---------------------------------------------------------------- run */
 
-static enum tandem_status check_stream(struct run *run) {
-  struct part *part = run->part;
-  int32_t status = TD_CUDA_CAPTURE_NONE;
-  /* The load's own stream is known to nobody who could capture it. */
-  int32_t code = run->desc->stream != NULL ? td_cuda.stream_capturing(run->stream, &status) : TD_CUDA_OK;
-  if (code != TD_CUDA_OK)
-    return td_cuda_fail(part->device, code, "use the stream", run->error);
-  if (status == TD_CUDA_CAPTURE_INVALIDATED)
-    return td_aoti_host()->fail(run->error, TANDEM_INVALID_STATE,
-                                "the stream's capture was invalidated earlier; end it, and capture again");
-  run->captured = status == TD_CUDA_CAPTURE_ACTIVE;
-  if (!run->captured)
-    return TANDEM_OK;
-  if (td_aoti.torch)
-    return td_aoti_host()->fail(
-        run->error, TANDEM_INVALID_STATE,
-        "the stream is being captured and the engine allocates from libtorch, which may "
-        "give memory that a graph has to others; set TANDEM_AOTI_SHIMS_LIBRARY, or "
-        "capture nothing of this load");
-  /* A capture cannot be told to wait for an event from before it. */
-  code = part->flight ? td_cuda.event_query(part->event) : TD_CUDA_OK;
-  if (code == TD_CUDA_NOT_READY)
-    return refuse_capture(run, "a run of this load that returned early is still in flight");
-  if (code != TD_CUDA_OK)
-    return td_cuda_fail(part->device, code, "ask for the end of the run before", run->error);
-  part->flight = false;
-  return TANDEM_OK;
-}
-
 static enum tandem_status finish(struct run *run) {
-  struct part *part = run->part;
-  const struct tandem_run_desc *desc = run->desc;
-  int32_t code;
-  if (run->captured)
+  if (run->cuda.captured)
     return TANDEM_OK;
-  if (desc->return_early) {
-    code = td_cuda.event_record(part->event, run->stream);
-    if (code != TD_CUDA_OK)
-      return td_cuda_fail(part->device, code, "record the run's event", run->error);
-    part->flight = true;
-    if (desc->done != NULL)
-      *desc->done = part->event;
-  } else {
-    code = wait_for_stream(run->stream);
-    if (code != TD_CUDA_OK)
-      return td_cuda_fail(part->device, code, "wait for the run", run->error);
-    part->flight = false;
-  }
-  run->queued = false;
-  return TANDEM_OK;
+  return run->cuda.desc->return_early ? td_run_return_early(&run->cuda) : td_run_wait(&run->cuda);
 }
 
 static enum tandem_status run_entered(struct run *run) {
+  static const char never[] = "the engine allocates from libtorch, which may give memory that a graph has to "
+                              "others; set TANDEM_AOTI_SHIMS_LIBRARY, or capture nothing of this load";
   struct part *part = run->part;
   enum td_graph_result result = TD_GRAPH_PLAIN;
-  enum tandem_status status = check_stream(run);
+  enum tandem_status status = TANDEM_OK;
+  /* The load's own stream is known to nobody who could capture it. */
+  if (run->cuda.desc->stream != NULL)
+    status = td_run_check_stream(&run->cuda, td_aoti.torch ? never : NULL);
   for (size_t i = 0; status == TANDEM_OK && i < run->self->input_count; i++)
     status = take_input(run, i);
   if (status != TANDEM_OK)
     return status;
-  int32_t code = order(run);
+  int32_t code = td_run_order(&run->cuda);
   if (code == TD_CUDA_OK)
     code = copy_inputs(run);
   if (code != TD_CUDA_OK)
-    return td_cuda_fail(part->device, code, "bring the inputs to the device", run->error);
-  if (part->graphs != NULL && run->self->ran && !run->captured)
+    return td_cuda_fail(part->device, code, "bring the inputs to the device", run->cuda.error);
+  if (part->graphs != NULL && run->self->ran && !run->cuda.captured)
     status = run_graph(run, &result);
   if (status == TANDEM_OK && result == TD_GRAPH_PLAIN)
     status = run_plainly(run);
@@ -716,19 +570,13 @@ enum tandem_status td_aoti_cuda_run(struct td_aoti_context *self, const struct t
   struct part *part = self->cuda;
   struct run run = {.self = self,
                     .part = part,
-                    .desc = desc,
-                    .error = error,
-                    .stream = desc->stream != NULL ? desc->stream : part->stream};
+                    .cuda = {.cuda = part->device,
+                             .flight = &part->flight,
+                             .desc = desc,
+                             .error = error,
+                             .stream = desc->stream != NULL ? desc->stream : part->stream}};
   if (desc->done != NULL)
     *desc->done = NULL;
   enum tandem_status status = run_entered(&run);
-  if (status != TANDEM_OK && run.queued && !run.captured && !td_cuda_lost(part->device)) {
-    /* The caller's buffers are his again when this returns. */
-    int32_t code = wait_for_stream(run.stream);
-    if (code != TD_CUDA_OK)
-      status = td_cuda_fail(part->device, code, "wait for a failed run", error);
-    else if (run.ordered)
-      part->flight = false;
-  }
-  return status;
+  return status == TANDEM_OK ? status : td_run_give_up(&run.cuda, status);
 }

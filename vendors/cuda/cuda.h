@@ -1,5 +1,5 @@
 /* What the CUDA vendors share: the driver's interface, contexts and memory of devices, scratch, recorded
- * runs.
+ * runs, and a run's stream and tensors.
  *
  * CUDA's handles (context, stream, event) are `void *`, device addresses are `uint64_t` as in the driver's
  * interface. Every call that reaches CUDA is made between td_cuda_enter and td_cuda_leave, unless its comment
@@ -24,6 +24,7 @@ enum { TD_CUDA_OK = 0, TD_CUDA_OUT_OF_MEMORY = 2, TD_CUDA_DEINITIALIZED = 4, TD_
 enum { TD_CUDA_CAPTURE_NONE = 0, TD_CUDA_CAPTURE_ACTIVE = 1, TD_CUDA_CAPTURE_INVALIDATED = 2 };
 enum { TD_CUDA_CAPTURE_THREAD_LOCAL = 1, TD_CUDA_CAPTURE_RELAXED = 2 };
 #define TD_CUDA_STREAM_PER_THREAD ((void *)2)
+enum { TD_CUDA_STREAM_NON_BLOCKING = 1 };
 
 /* The driver's entries: CUresult is int32_t, handles are void *, device addresses uint64_t.
  * R(member, symbol, parameters): every driver of CUDA 12 has it. O: newer drivers only, NULL
@@ -275,5 +276,72 @@ enum td_graph_result td_graphs_run(struct td_graphs *graphs, struct td_cuda_cont
  * Taken inside nothing but a context's own turn. */
 void td_cuda_capture_lock_shared(void);
 void td_cuda_capture_unlock(void);
+
+/* ---------------------------------------------------------------- run.c */
+
+/* With the host's hooks around the wait; the driver's code. */
+int32_t td_cuda_wait(void *stream);
+int32_t td_cuda_wait_event(void *event);
+
+/* Of a load: the end of its last run when that returned early. */
+struct td_flight {
+  void *event;  /* owned */
+  bool pending; /* that run may not be done */
+};
+enum tandem_status td_flight_init(struct td_cuda_context *cuda, struct td_flight *flight,
+                                  struct tandem_error *error);
+void td_flight_fini(struct td_cuda_context *cuda, struct td_flight *flight);
+/* Waits for that run and nothing else. */
+enum tandem_status td_flight_await(struct td_cuda_context *cuda, struct td_flight *flight,
+                                   struct tandem_error *error);
+
+struct td_run {
+  struct td_cuda_context *cuda;
+  struct td_flight *flight; /* the load's */
+  const struct tandem_run_desc *desc;
+  struct tandem_error *error;
+  void *stream;
+  bool captured; /* by the caller */
+  bool ordered;  /* what is queued comes after the run before */
+  bool queued;   /* something is on the stream */
+};
+/* First of all: whether the stream can be used, and is being captured. `never` says why no run of this load
+ * can be captured; NULL: they can. */
+enum tandem_status td_run_check_stream(struct td_run *run, const char *never);
+enum tandem_status td_run_refuse_capture(struct td_run *run, const char *reason);
+/* Puts what follows after the run before; the driver's code. */
+int32_t td_run_order(struct td_run *run);
+/* When an engine's library said no: the driver's code when that is since the device is lost. */
+int32_t td_run_ask_device(const struct td_run *run);
+/* Waits for what was queued. */
+enum tandem_status td_run_wait(struct td_run *run);
+/* In place of that: records the load's event, and gives it to the caller. */
+enum tandem_status td_run_return_early(struct td_run *run);
+/* Ends a run that failed with `status`; returns that, or what is worse. `queued` stays true when nobody knows
+ * whether what was queued is done. */
+enum tandem_status td_run_give_up(struct td_run *run, enum tandem_status status);
+
+/* The widest access of a kernel: an address that is no multiple of it is staged. */
+enum { TD_CUDA_ALIGNMENT = 16 };
+struct td_cuda_tensor {
+  const char *side, *name; /* "input" or "output", for messages; borrowed */
+  size_t number;           /* among those, likewise */
+  struct td_cuda_buffer staged;
+  /* Of the run under way. */
+  void *data; /* the caller's */
+  size_t bytes;
+  struct td_cuda_pointer pointer; /* what data is */
+  uint64_t address;               /* that the engine reads or writes */
+  bool copied;                    /* between data and address */
+};
+/* Sets all of the run under way, address to where data is. */
+enum tandem_status td_run_locate(struct td_run *run, struct td_cuda_tensor *tensor, const void *data,
+                                 size_t bytes);
+/* Whether an engine can be given the tensor's address. */
+bool td_cuda_can_bind(const struct td_cuda_tensor *tensor);
+/* Puts a buffer of the load between data and the engine. */
+enum tandem_status td_run_stage(struct td_run *run, struct td_cuda_tensor *tensor);
+/* Queues a copy from data to address, or `out`; the driver's code. */
+int32_t td_run_copy(struct td_run *run, const struct td_cuda_tensor *tensor, bool out);
 
 #endif

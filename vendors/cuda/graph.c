@@ -18,7 +18,7 @@
 
 #include <string.h>
 
-enum { GRAPHS_MAX = 8, FAILURES_MAX = 3, DRIVER_MIN = 12050, STREAM_NON_BLOCKING = 1 };
+enum { GRAPHS_MAX = 8, FAILURES_MAX = 3, DRIVER_MIN = 12050 };
 
 struct entry {
   void *executable; /* owned; NULL: empty */
@@ -62,7 +62,7 @@ struct td_graphs *td_graphs_create(struct td_cuda_context *cuda, const struct ta
     return NULL;
   }
   struct td_graphs *graphs = td_cuda_host()->allocate(sizeof *graphs);
-  if (graphs != NULL && td_cuda.stream_create(&graphs->stream, STREAM_NON_BLOCKING) != TD_CUDA_OK) {
+  if (graphs != NULL && td_cuda.stream_create(&graphs->stream, TD_CUDA_STREAM_NON_BLOCKING) != TD_CUDA_OK) {
     td_cuda_host()->release(graphs);
     graphs = NULL;
   }
@@ -202,11 +202,8 @@ enum td_graph_result td_graphs_run(struct td_graphs *graphs, struct td_cuda_cont
   }
   memcpy(key, request->key, request->key_count * sizeof *key);
   entry = oldest(graphs);
-  if (entry->executable != NULL && request->flight != NULL) {
-    td_cuda_host()->wait_begin();
-    td_cuda.event_wait(request->flight);
-    td_cuda_host()->wait_end();
-  }
+  if (entry->executable != NULL && request->flight != NULL)
+    td_cuda_wait_event(request->flight);
   clear_entry(entry, td_cuda_lost(cuda));
   *entry = (struct entry){.executable = executable, .key = key, .key_count = request->key_count};
   return launch(graphs, entry, request, TD_GRAPH_RECORDED, code);

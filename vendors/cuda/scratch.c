@@ -131,11 +131,8 @@ static struct td_scratch_block *find_locked(struct td_cuda_context *cuda, const 
 /* Gives a leased block `size` bytes instead of what it has. */
 static int32_t grow(struct td_cuda_context *cuda, struct td_scratch_block *block, uintptr_t was,
                     size_t size) {
-  if (was != BLOCK_FREE) {
-    td_cuda_host()->wait_begin();
-    td_cuda.event_wait(block->event);
-    td_cuda_host()->wait_end();
-  }
+  if (was != BLOCK_FREE)
+    td_cuda_wait_event(block->event);
   empty(cuda, block);
   int32_t code = td_cuda_allocate(cuda, size, &block->address);
   if (code == TD_CUDA_OK)

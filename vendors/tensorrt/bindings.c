@@ -38,7 +38,7 @@ static enum tandem_status read_bounds(struct td_trt_context *self, size_t index,
       return td_trt_host()->fail(
           error, TANDEM_BAD_PROGRAM,
           "input %zu (%s) has %d dimensions, optimization profile %d gives bounds of %d for it",
-          tensor->number, tensor->name, dims->rank, p, min.rank);
+          tensor->memory.number, tensor->name, dims->rank, p, min.rank);
     bool taken = self->any_profile || p == self->profile,
          first = p == (self->any_profile ? 0 : self->profile);
     for (int32_t d = 0; d < dims->rank; d++) {
@@ -61,13 +61,13 @@ static enum tandem_status read_tensor(struct td_trt_context *self, size_t index,
   struct tandem_io *io = &self->ios[index];
   void *engine = self->engine->engine;
   tensor->output = index >= self->input_count;
-  tensor->side = tensor->output ? "output" : "input";
-  tensor->number = tensor->output ? index - self->input_count : index;
+  tensor->memory.side = tensor->output ? "output" : "input";
+  tensor->memory.number = tensor->output ? index - self->input_count : index;
   tensor->name = host->allocate(strlen(name) + 1);
   if (tensor->name == NULL)
     return td_trt_host()->fail(error, TANDEM_OUT_OF_MEMORY, "no host memory for the name of a tensor");
   memcpy(tensor->name, name, strlen(name) + 1);
-  io->name = tensor->name;
+  io->name = tensor->memory.name = tensor->name;
   int32_t dtype = td_trt_engine_dtype(engine, name);
   io->dtype = td_trt_dtype(dtype);
   if (io->dtype < 0)
@@ -75,7 +75,7 @@ static enum tandem_status read_tensor(struct td_trt_context *self, size_t index,
         error, TANDEM_UNSUPPORTED,
         "%s %zu (%s) has TensorRT's type %s, which ExecuTorch's tensors do not have; convert it in the "
         "model",
-        tensor->side, tensor->number, name, td_trt_dtype_name(dtype));
+        tensor->memory.side, tensor->memory.number, name, td_trt_dtype_name(dtype));
   tensor->element = tandem_dtype_size(io->dtype);
   int32_t format = td_trt_engine_format(engine, name);
   if (format != TD_TRT_LINEAR)
@@ -83,13 +83,13 @@ static enum tandem_status read_tensor(struct td_trt_context *self, size_t index,
         error, TANDEM_UNSUPPORTED,
         "%s %zu (%s) has TensorRT's memory format %d, only the linear one (0) is possible; export it with "
         "contiguous inputs and outputs",
-        tensor->side, tensor->number, name, format);
+        tensor->memory.side, tensor->memory.number, name, format);
   tensor->on_host = td_trt_engine_location(engine, name) == TD_TRT_ON_HOST;
   tensor->dims.rank = -1;
   struct td_trt_dims dims = td_trt_engine_shape(engine, name);
   if (dims.rank < 0 || dims.rank > TD_TRT_MAX_RANK)
     return host->fail(error, TANDEM_UNSUPPORTED, "%s %zu (%s) has %d dimensions, 0 to %d are possible",
-                      tensor->side, tensor->number, name, dims.rank, TD_TRT_MAX_RANK);
+                      tensor->memory.side, tensor->memory.number, name, dims.rank, TD_TRT_MAX_RANK);
   io->rank = dims.rank;
   for (int32_t d = 0; d < dims.rank; d++) {
     tensor->dynamic = tensor->dynamic || dims.d[d] < 0;

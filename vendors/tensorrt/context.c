@@ -15,8 +15,6 @@
 
 #include <inttypes.h>
 
-enum { EVENT_WITHOUT_TIMES = 2, STREAM_NON_BLOCKING = 1 };
-
 static enum tandem_status choose_profile(struct td_trt_context *self, int32_t asked,
                                          struct tandem_error *error) {
   int32_t count = self->engine->profile_count;
@@ -42,15 +40,13 @@ static enum tandem_status set_first_profile(struct td_trt_context *self, struct 
   void *stream = NULL;
   if (td_trt_context_profile(self->trt) == self->profile)
     return TANDEM_OK;
-  int32_t code = td_cuda.stream_create(&stream, STREAM_NON_BLOCKING);
+  int32_t code = td_cuda.stream_create(&stream, TD_CUDA_STREAM_NON_BLOCKING);
   if (code != TD_CUDA_OK)
     return td_cuda_fail(self->cuda, code, "create a stream", error);
   bool set = td_trt_context_set_profile(self->trt, self->profile, stream);
   /* No lock is held while the host's hooks run. */
   td_cuda_capture_unlock();
-  td_trt_host()->wait_begin();
-  code = td_cuda.stream_wait(stream);
-  td_trt_host()->wait_end();
+  code = td_cuda_wait(stream);
   td_cuda_capture_lock_shared();
   td_cuda.stream_destroy(stream);
   if (code != TD_CUDA_OK)
@@ -85,12 +81,8 @@ static enum tandem_status make_library_context(struct td_trt_context *self,
                                " bytes at most)",
                                desc->share_scratch ? "leased" : "its own", scratch);
   }
-  int32_t code = td_cuda.event_create(&self->event, EVENT_WITHOUT_TIMES);
-  if (code != TD_CUDA_OK) {
-    self->event = NULL;
-    return td_cuda_fail(self->cuda, code, "create an event", error);
-  }
-  return set_first_profile(self, error);
+  enum tandem_status status = td_flight_init(self->cuda, &self->flight, error);
+  return status == TANDEM_OK ? set_first_profile(self, error) : status;
 }
 
 enum tandem_status td_trt_context_create(void *engine, const struct tandem_context_desc *desc, void **context,
@@ -130,24 +122,12 @@ enum tandem_status td_trt_context_create(void *engine, const struct tandem_conte
   return TANDEM_OK;
 }
 
-void td_trt_await_flight(struct td_trt_context *self) {
-  if (!self->flight)
-    return;
-  td_trt_host()->wait_begin();
-  int32_t code = td_cuda.event_wait(self->event);
-  td_trt_host()->wait_end();
-  self->flight = false;
-  if (code != TD_CUDA_OK)
-    td_cuda_fail(self->cuda, code, "wait for the run before", NULL);
-}
-
 static void destroy_objects(struct td_trt_context *self) {
-  td_graphs_destroy(self->graphs, self->cuda);
   if (td_cuda_lost(self->cuda))
     return;
   td_trt_delete(self->trt);
   for (size_t i = 0; self->tensors != NULL && i < self->tensor_count; i++)
-    td_cuda_give(self->cuda, &self->tensors[i].staged);
+    td_cuda_give(self->cuda, &self->tensors[i].memory.staged);
 }
 
 void td_trt_context_destroy(void *context) {
@@ -157,17 +137,14 @@ void td_trt_context_destroy(void *context) {
     return;
   bool entered = td_cuda_enter(self->cuda, NULL) == TANDEM_OK;
   if (entered)
-    td_trt_await_flight(self);
+    td_flight_await(self->cuda, &self->flight, NULL);
   td_cuda_capture_lock_shared();
-  if (entered) {
+  td_graphs_destroy(self->graphs, self->cuda);
+  if (entered)
     destroy_objects(self);
-  } else {
-    td_graphs_destroy(self->graphs, self->cuda);
-  }
   td_scratch_leave(self->cuda, &self->scratch);
   if (entered) {
-    if (self->event != NULL && !td_cuda_lost(self->cuda))
-      td_cuda.event_destroy(self->event);
+    td_flight_fini(self->cuda, &self->flight);
     td_cuda_leave(self->cuda);
   }
   td_cuda_capture_unlock();

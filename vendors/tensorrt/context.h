@@ -10,9 +10,7 @@
 #include "tensorrt.h"
 
 struct td_trt_tensor {
-  char *name;       /* owned */
-  const char *side; /* "input" or "output", for messages */
-  size_t number;    /* among the inputs or the outputs, likewise */
+  char *name; /* owned */
   bool output;
   bool on_host; /* a shape tensor */
   bool dynamic; /* its engine shape has -1 */
@@ -23,16 +21,10 @@ struct td_trt_tensor {
   size_t element;
   struct td_trt_dims dims; /* as the library knows them; rank -1: not told yet */
   void *bound;             /* address that the library knows; NULL: none */
-  struct td_cuda_buffer staged;
-  void *host; /* owned: values of an on_host tensor */
+  void *host;              /* owned: values of an on_host tensor */
   size_t host_size;
-  /* Of the run under way. */
-  struct tandem_tensor *given; /* the caller's output; NULL: left out */
-  const void *data;
-  size_t bytes;
-  struct td_cuda_pointer pointer;
-  uint64_t address; /* to bind */
-  bool copied;      /* between data and staged */
+  struct td_cuda_tensor memory; /* of an aliased output the address is the input's */
+  struct tandem_tensor *given;  /* the caller's output in the run under way; NULL: left out */
 };
 
 struct td_trt_allocator {
@@ -68,19 +60,13 @@ struct td_trt_context {
   struct td_scratch scratch;
   struct td_graphs *graphs;
   uint64_t *key; /* owned: room for a graph's key */
-  void *event;   /* owned */
-  bool flight;   /* a run that returned early may be in flight: its end is the event */
+  struct td_flight flight;
 };
 
 struct td_trt_run {
   struct td_trt_context *self;
-  const struct tandem_run_desc *desc;
-  struct tandem_error *error;
-  void *stream;
-  bool captured; /* by the caller */
-  bool reshaped; /* the library was told of other shapes or values */
-  bool ordered;  /* what is queued comes after the run before */
-  bool queued;   /* something is on the stream */
+  struct td_run cuda;
+  bool reshaped; /* a shape tensor has other values than the library knows */
 };
 
 /* ---------------------------------------------------------------- bindings.c */
@@ -88,11 +74,6 @@ struct td_trt_run {
 /* Fills tensors, ios, bounds and aliases. What was filled before a failure goes with the context. */
 enum tandem_status td_trt_read_bindings(struct td_trt_context *self, const struct td_trt_payload *payload,
                                         struct tandem_error *error);
-
-/* ---------------------------------------------------------------- context.c */
-
-/* Waits for the run that returned early, and for nothing else. */
-void td_trt_await_flight(struct td_trt_context *self);
 
 /* ---------------------------------------------------------------- shapes.c */
 
@@ -121,9 +102,5 @@ enum tandem_status td_trt_hand_out_values(struct td_trt_run *run);
 
 /* The library said no. Its own lines have the reason, unless the device is lost: then no call can succeed. */
 enum tandem_status td_trt_refuse(struct td_trt_run *run, enum tandem_status status, const char *step);
-enum tandem_status td_trt_refuse_capture(struct td_trt_run *run, const char *reason);
-/* Puts what follows after the run before, whatever stream that was on. */
-int32_t td_trt_order(struct td_trt_run *run);
-int32_t td_trt_wait(struct td_trt_run *run);
 
 #endif

@@ -61,15 +61,15 @@ static enum tandem_status tell_no_profile(struct td_trt_run *run) {
   char text[512] = "";
   size_t used = 0;
   for (size_t i = 0; i < run->self->input_count && used < sizeof text; i++) {
-    struct td_trt_dims dims = {.rank = run->desc->inputs[i].rank};
-    memcpy(dims.d, run->desc->inputs[i].shape, sizeof dims.d);
+    struct td_trt_dims dims = {.rank = run->cuda.desc->inputs[i].rank};
+    memcpy(dims.d, run->cuda.desc->inputs[i].shape, sizeof dims.d);
     char shape[160];
     td_trt_dims_write(&dims, shape, sizeof shape);
     used += (size_t)snprintf(text + used, sizeof text - used, "%s%s %s", i > 0 ? ", " : "",
                              run->self->tensors[i].name, shape);
   }
   return td_trt_host()->fail(
-      run->error, TANDEM_INVALID_ARGUMENT,
+      run->cuda.error, TANDEM_INVALID_ARGUMENT,
       "none of the engine's %d optimization profiles takes the input shapes %s together",
       run->self->engine->profile_count, text);
 }
@@ -83,21 +83,21 @@ static bool has_shape(const struct td_trt_tensor *tensor, const struct tandem_te
 static enum tandem_status switch_profile(struct td_trt_run *run) {
   struct td_trt_context *self = run->self;
   int32_t chosen = self->profile;
-  for (int32_t p = 0; !fits(self, chosen, run->desc); p++) {
+  for (int32_t p = 0; !fits(self, chosen, run->cuda.desc); p++) {
     if (p == self->engine->profile_count)
       return tell_no_profile(run);
     chosen = p;
   }
   if (chosen == self->profile)
     return TANDEM_OK;
-  if (run->captured)
-    return td_trt_refuse_capture(run, "the shapes need another optimization profile");
-  int32_t code = td_trt_order(run);
+  if (run->cuda.captured)
+    return td_run_refuse_capture(&run->cuda, "the shapes need another optimization profile");
+  int32_t code = td_run_order(&run->cuda);
   if (code != TD_CUDA_OK)
-    return td_cuda_fail(self->cuda, code, "wait for the run before", run->error);
+    return td_cuda_fail(self->cuda, code, "wait for the run before", run->cuda.error);
   td_trt_forget_told(self);
-  run->queued = true;
-  if (!td_trt_context_set_profile(self->trt, chosen, run->stream))
+  run->cuda.queued = true;
+  if (!td_trt_context_set_profile(self->trt, chosen, run->cuda.stream))
     return td_trt_refuse(run, TANDEM_DEVICE_ERROR, "switch the optimization profile");
   self->profile = chosen;
   return TANDEM_OK;
@@ -114,11 +114,11 @@ static enum tandem_status check_alias(struct td_trt_run *run, const struct td_tr
   char text[2][160];
   td_trt_dims_write(&output->dims, text[0], sizeof text[0]);
   td_trt_dims_write(&input->dims, text[1], sizeof text[1]);
-  return td_trt_host()->fail(run->error, TANDEM_INVALID_ARGUMENT,
+  return td_trt_host()->fail(run->cuda.error, TANDEM_INVALID_ARGUMENT,
                              "output %zu (%s) updates input %zu (%s) in place and has shape %s where that is "
                              "given as %s, expected %s",
-                             output->number, output->name, input->number, input->name, text[0], text[1],
-                             output->same ? "the same shape" : "no more bytes than the input has");
+                             output->memory.number, output->name, input->memory.number, input->name, text[0],
+                             text[1], output->same ? "the same shape" : "no more bytes than the input has");
 }
 
 static enum tandem_status infer_shapes(struct td_trt_run *run) {
@@ -162,18 +162,18 @@ enum tandem_status td_trt_settle_shapes(struct td_trt_run *run) {
   struct td_trt_context *self = run->self;
   bool same = self->settled && !run->reshaped;
   for (size_t i = 0; same && i < self->input_count; i++)
-    same = has_shape(&self->tensors[i], &run->desc->inputs[i]);
+    same = has_shape(&self->tensors[i], &run->cuda.desc->inputs[i]);
   if (same)
-    return run->captured && !self->warm
-               ? td_trt_refuse_capture(run, "this is the load's first run with these shapes")
+    return run->cuda.captured && !self->warm
+               ? td_run_refuse_capture(&run->cuda, "this is the load's first run with these shapes")
                : TANDEM_OK;
-  if (run->captured)
-    return td_trt_refuse_capture(run, "this is the load's first run with these shapes");
+  if (run->cuda.captured)
+    return td_run_refuse_capture(&run->cuda, "this is the load's first run with these shapes");
   self->settled = self->warm = false;
   enum tandem_status status = self->any_profile ? switch_profile(run) : TANDEM_OK;
   for (size_t i = 0; status == TANDEM_OK && i < self->input_count; i++) {
     struct td_trt_tensor *tensor = &self->tensors[i];
-    const struct tandem_tensor *given = &run->desc->inputs[i];
+    const struct tandem_tensor *given = &run->cuda.desc->inputs[i];
     if (tensor->on_host && (tensor->bound != tensor->host || tensor->dims.rank < 0)) {
       if (!td_trt_context_set_address(self->trt, tensor->name, tensor->host))
         return td_trt_refuse(run, TANDEM_INVALID_ARGUMENT, "take the values of a shape tensor");
