@@ -461,7 +461,7 @@ def test_doctor_says_how_to_mend_what_is_missing():
     document = json.loads(result.stdout)
     assert document["usable"] is False and document["openvino"]["found"] is False
     assert document["openvino"]["mend"] == "correct or unset TANDEM_OPENVINO_LIBRARY=/nowhere/libopenvino_c.so"
-    assert "there is no libopenvino_c.so" in document["openvino"]["reason"]
+    assert "libopenvino_c.so cannot be used: this path does not exist" in document["openvino"]["reason"]
     assert document["openvino"]["mend"] in result.stderr
     text = tandem("doctor", status=1, env=env).stdout
     assert f"to mend: {document['openvino']['mend']}\n" in text and document["openvino"]["reason"] not in text

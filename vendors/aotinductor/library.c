@@ -25,7 +25,7 @@ static const char remedy[] =
     "libtorch_cpu.so";
 
 struct search {
-  struct td_search places;
+  struct td_search places;      /* first: what its functions are given */
   struct td_aoti_library found; /* once accepted */
 };
 

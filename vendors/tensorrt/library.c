@@ -78,7 +78,7 @@ enum tandem_status td_trt_choose(const struct tandem_host *host, int32_t version
 /* ---------------------------------------------------------------- search */
 
 struct search {
-  struct td_search places;
+  struct td_search places; /* first: what its functions are given */
   bool wanted[PRODUCT_COUNT];
   enum td_trt_product product; /* that is looked for */
   struct td_trt_library found; /* of the library accepted */
