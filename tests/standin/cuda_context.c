@@ -82,7 +82,7 @@ static void set_device(int index) {
   struct device *device = &state.devices[index];
   int compute = (int)number_from("STANDIN_CUDA_COMPUTE", 90);
   device->memory_size = number_from("STANDIN_CUDA_MEMORY", (uint64_t)16 << 30);
-  device->range_size = (uint64_t)64 << 30;
+  device->range_size = number_from("STANDIN_CUDA_ADDRESSES", (uint64_t)64 << 30);
   void *range = mmap(NULL, device->range_size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (range == MAP_FAILED) {
     fprintf(stderr, "stand-in cuda: no addresses for device %d\n", index);

@@ -8,6 +8,7 @@
  * Environment, read at the first call:
  *   STANDIN_CUDA_DEVICES     number of devices, 0..8 (2)
  *   STANDIN_CUDA_MEMORY      bytes of memory of each device (16 GiB)
+ *   STANDIN_CUDA_ADDRESSES   bytes of addresses of each device (64 GiB), of which qemu-user records each page
  *   STANDIN_CUDA_COMPUTE     compute capability, "90"
  *   STANDIN_CUDA_DRIVER      cuDriverGetVersion, 13000
  *   STANDIN_CUDA_ATTRIBUTES  "88=1,100=1": device attributes by their number

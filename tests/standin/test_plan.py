@@ -1,4 +1,4 @@
-"""plan.c and plan.py write the same bytes: test_plan.py PATH_OF_STANDIN_PLAN."""
+"""plan.c and plan.py write the same bytes: test_plan.py COMMAND_OF_STANDIN_PLAN..."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ import plan  # noqa: E402
 def main():
     failed = 0
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([sys.argv[1], folder], check=True, timeout=60)
+        subprocess.run([*sys.argv[1:], folder], check=True, timeout=60)
         written = sorted(os.listdir(folder))
         expected = sorted(name + ending for name in plan.SAMPLES for ending in (".payload", ".plan"))
         if written != expected:
