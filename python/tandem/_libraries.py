@@ -1,10 +1,8 @@
 """Finds the libraries of other packages that tandem runs on, before any library of its own is loaded.
 
 The packages are located without being imported. libexecutorch is opened by its path, so that tandem's libraries get
-the one that `executorch` brings wherever tandem itself was installed. Vendors look for their libraries themselves,
-beside libexecutorch among other places if that folder is a site-packages or dist-packages; they are told only of
-packages that lie elsewhere on sys.path (`pip install --target` makes such a folder), and not where the user named a
-library.
+the one that `executorch` brings wherever tandem itself was installed. Vendors look for their libraries themselves
+(vendors/search); they are told what only Python knows, the folders of sys.path.
 """
 
 import ctypes
@@ -12,20 +10,10 @@ import importlib.util
 import os
 import pathlib
 import re
+import sys
 
 EXECUTORCH = "1.5."  # what the versions that tandem's plug-in is binary compatible with begin with
 MEND = "pip install executorch==1.5.1"
-
-# Variable; others that speak for it; packages with the library, the first that is there counts.
-VENDORS = (
-    ("TANDEM_OPENVINO_LIBRARY", ("OPENVINO_LIB_PATH",), (("openvino", "libs"),)),
-    (
-        "TANDEM_TENSORRT_LIBRARY",
-        ("TANDEM_TENSORRT_RUNTIME",),
-        (("tensorrt_libs", ""), ("tensorrt_lean_libs", ""), ("tensorrt_rtx_libs", "")),
-    ),
-)
-SEARCHED = ("site-packages", "dist-packages")  # names of folders that vendors know Python's packages by
 
 
 def find_package(name: str) -> pathlib.Path | None:
@@ -58,16 +46,8 @@ def find_executorch() -> pathlib.Path:
 
 
 def open_executorch() -> pathlib.Path:
-    """Loads libexecutorch for this process and tells vendors of packages that they would not find; its path."""
+    """Loads libexecutorch for this process and tells vendors where Python looks for packages; its path."""
     library = find_executorch()
     ctypes.CDLL(str(library))
-    for variable, others, packages in VENDORS:
-        if any(os.environ.get(name) for name in (variable, *others)):
-            continue
-        for name, inner in packages:
-            package = find_package(name)
-            if package is not None:
-                if package.parent != library.parents[2] or package.parent.name not in SEARCHED:
-                    os.environ[variable] = str(package / inner)
-                break
+    os.environ["TANDEM_PYTHON_PATH"] = os.pathsep.join(folder for folder in sys.path if os.path.isabs(folder))
     return library

@@ -176,6 +176,7 @@ static void the_places_are_searched_in_their_order(void **state) {
   } places[] = {
       {"named", false},
       {"mapped", false},
+      {"python", true},
       {"mapped/" PACKAGES, true},
       {"venv/" PACKAGES, true},
       {"conda/" PACKAGES, true},
@@ -200,6 +201,7 @@ static void the_places_are_searched_in_their_order(void **state) {
   setenv(subject->variable, under("named"), 1);
   setenv("VIRTUAL_ENV", under("venv"), 1);
   setenv("CONDA_PREFIX", under("conda"), 1);
+  set_list("TANDEM_PYTHON_PATH", "/nowhere:", under("python"), "");
   set_list("PYTHONPATH", "/nowhere:", under("list"), "");
   set_list("PATH", "/nowhere", under("link/bin"), search_path);
   setenv("LD_LIBRARY_PATH", under("system"), 1);

@@ -218,15 +218,19 @@ static bool visit_running_program(struct td_search *search, td_search_fn visit) 
   return visit_program(search, path, visit);
 }
 
-bool td_search_packages(struct td_search *search, td_search_fn visit) {
-  const char *list = getenv("PYTHONPATH");
+static bool visit_list(struct td_search *search, const char *list, td_search_fn visit) {
   char folder[PATH_MAX];
-  bool found = visit_mapped(search, NULL, visit) ||
-               visit_prefix(search, getenv("VIRTUAL_ENV"), "lib", visit) ||
-               visit_prefix(search, getenv("CONDA_PREFIX"), "lib", visit);
+  bool found = false;
   while (!found && take_folder(&list, folder))
     found = visit(search, folder);
-  return found || visit_running_program(search, visit) ||
+  return found;
+}
+
+bool td_search_packages(struct td_search *search, td_search_fn visit) {
+  return visit_list(search, getenv("TANDEM_PYTHON_PATH"), visit) || visit_mapped(search, NULL, visit) ||
+         visit_prefix(search, getenv("VIRTUAL_ENV"), "lib", visit) ||
+         visit_prefix(search, getenv("CONDA_PREFIX"), "lib", visit) ||
+         visit_list(search, getenv("PYTHONPATH"), visit) || visit_running_program(search, visit) ||
          visit_prefix(search, getenv("HOME"), ".local/lib", visit) ||
          visit_prefix(search, "/usr/local", "lib", visit) || visit_prefix(search, "/usr", "lib", visit);
 }

@@ -38,9 +38,9 @@ const char *td_search_variable(struct td_search *search, const char *const *vari
 bool td_search_named(struct td_search *search, td_search_fn visit);
 /* Visits the mapped files that are called `stem` or "<stem>.1.2". */
 bool td_search_mapped(struct td_search *search, const char *stem, td_search_fn visit);
-/* Visits each site-packages and dist-packages folder: those of mapped files, of VIRTUAL_ENV, CONDA_PREFIX,
- * the folders of PYTHONPATH, those of the running program's prefix, ~/.local, /usr/local, /usr. Some come
- * twice. */
+/* Visits each folder of Python packages: those of TANDEM_PYTHON_PATH, which is the sys.path of a Python that
+ * imported tandem, of mapped files, of VIRTUAL_ENV, CONDA_PREFIX, the folders of PYTHONPATH, those of the
+ * running program's prefix, ~/.local, /usr/local, /usr. Some come twice. */
 bool td_search_packages(struct td_search *search, td_search_fn visit);
 
 /* The error of a search that found nothing: UNSUPPORTED where a library that is there was not accepted, else
