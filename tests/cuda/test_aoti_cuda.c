@@ -376,6 +376,31 @@ static void device_tensors_are_used_in_place_where_they_are_aligned(void **state
   close_rig(&rig);
 }
 
+static void pinned_inputs_are_used_in_place_where_they_are_aligned(void **state) {
+  (void)state;
+  struct rig rig;
+  void *pinned;
+  open_rig(&rig, false);
+  char *out = device_memory(&rig, NULL);
+  enter(&rig);
+  assert_int_equal(cuda.host_allocate(&pinned, 2 * SIZE, 0), 0);
+  td_aoti_cuda_leave(rig.engine.cuda);
+  memcpy(pinned, ones, SIZE);
+  must_run(&rig, plainly, pinned, out);
+  assert_ptr_equal(engine.read, pinned);
+  assert_holds(&rig, out, ones);
+  char *odd = (char *)pinned + 4;
+  memcpy(odd, others, SIZE);
+  must_run(&rig, plainly, odd, out);
+  assert_int_equal((uintptr_t)engine.read % 16, 0);
+  assert_holds(&rig, out, others);
+  enter(&rig);
+  assert_int_equal(cuda.host_release(pinned), 0);
+  td_aoti_cuda_leave(rig.engine.cuda);
+  drop(&rig, out);
+  close_rig(&rig);
+}
+
 static void outputs_are_freed_in_the_order_of_the_run_s_stream(void **state) {
   (void)state;
   struct rig rig;
@@ -864,6 +889,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(host_tensors_are_staged),
       cmocka_unit_test(device_tensors_are_used_in_place_where_they_are_aligned),
+      cmocka_unit_test(pinned_inputs_are_used_in_place_where_they_are_aligned),
       cmocka_unit_test(outputs_are_freed_in_the_order_of_the_run_s_stream),
       cmocka_unit_test(a_thread_that_runs_is_left_no_stream_and_keeps_the_one_that_it_has),
       cmocka_unit_test(a_run_with_device_tensors_adds_nine_calls_of_the_driver),

@@ -628,6 +628,109 @@ static void runs_of_one_load_are_in_order_on_different_streams(void **state) {
   rig_payload_free(&payload);
 }
 
+static uint64_t awaited_on_the_host(void) {
+  return rig_calls("cuEventSynchronize");
+}
+
+static void a_buffer_of_the_load_is_replaced_after_the_run_that_uses_it(void **state) {
+  (void)state;
+  enum { WIDTH = 1024, ROWS = 4 };
+  const int64_t widths[] = {WIDTH, 4};
+  const struct standin_mlp wide = {.name = "wide",
+                                   .seed = 1,
+                                   .layer_count = 1,
+                                   .widths = widths,
+                                   .rows_min = 1,
+                                   .rows_opt = 1,
+                                   .rows_max = ROWS};
+  static float x[ROWS * WIDTH];
+  float y[ROWS * 4], expected[ROWS * 4];
+  struct rig_payload payload = rig_mlp(&wide, 0);
+  struct tandem_load *load = rig_load(&payload, NULL);
+  void *device = rig_allocate(0, sizeof y), *stream = rig_stream(0);
+  rig_fill(x, ROWS * WIDTH, 1);
+  for (int rows = 1; rows <= ROWS; rows++) {
+    struct tandem_tensor input = rig_tensor(x, TANDEM_FLOAT32, 2, rows, WIDTH),
+                         output = rig_tensor(device, TANDEM_FLOAT32, 2, rows, 4);
+    struct tandem_run_desc run = {.inputs = &input,
+                                  .input_count = 1,
+                                  .outputs = &output,
+                                  .output_count = 1,
+                                  .stream = stream,
+                                  .return_early = true};
+    uint64_t before = awaited_on_the_host();
+    assert_int_equal(rig_run(load, &run, NULL), TANDEM_OK);
+    RIG_EXPECT_TOLD(awaited_on_the_host(), before + (rows > 1));
+  }
+  tandem_load_destroy(load);
+  assert_true(standin_mlp_expect(&wide, x, ROWS, expected));
+  rig_read(0, y, device, sizeof y);
+  assert_memory_equal(y, expected, sizeof y);
+  rig_free(0, device);
+  rig_stream_free(0, stream);
+  rig_payload_free(&payload);
+}
+
+static void an_output_whose_size_the_run_tells_is_written_after_the_run_before(void **state) {
+  (void)state;
+  struct rig_payload payload = rig_sample("positive");
+  struct tandem_load *load = rig_load(&payload, NULL);
+  float x[8] = {1, -1, 2, -2, 3, -3, 4, -4}, y[8];
+  void *device = rig_allocate(0, sizeof y), *stream = rig_stream(0);
+  for (int i = 0; i < 3; i++) {
+    struct tandem_tensor input = rig_tensor(x, TANDEM_FLOAT32, 1, 8),
+                         output = rig_tensor(device, TANDEM_FLOAT32, 1, 8);
+    struct tandem_run_desc run = {.inputs = &input,
+                                  .input_count = 1,
+                                  .outputs = &output,
+                                  .output_count = 1,
+                                  .stream = stream,
+                                  .return_early = true};
+    uint64_t before = awaited_on_the_host();
+    assert_int_equal(rig_run(load, &run, NULL), TANDEM_OK);
+    assert_int_equal(output.shape[0], 4);
+    /* The first run finds out what kind of output it is; it had nothing to wait for. */
+    RIG_EXPECT_TOLD(awaited_on_the_host(), before + (i > 0));
+  }
+  tandem_load_destroy(load);
+  rig_read(0, y, device, sizeof y);
+  for (int i = 0; i < 4; i++)
+    assert_true(y[i] == x[2 * i]);
+  rig_free(0, device);
+  rig_stream_free(0, stream);
+  rig_payload_free(&payload);
+}
+
+static void a_run_with_an_output_on_the_host_returns_early_when_that_is_written(void **state) {
+  (void)state;
+  struct rig_payload payload = rig_sample("shapes");
+  struct tandem_load *load = rig_load(&payload, NULL);
+  float x[16];
+  int64_t wanted[] = {2, 4}, shape = 0;
+  void *device = rig_allocate(0, sizeof x), *stream = rig_stream(0), *done = NULL;
+  rig_fill(x, 16, 1);
+  struct tandem_tensor inputs[] = {rig_tensor(x, TANDEM_FLOAT32, 1, 16),
+                                   rig_tensor(wanted, TANDEM_INT64, 1, 2)};
+  struct tandem_tensor outputs[] = {rig_tensor(device, TANDEM_FLOAT32, 2, 2, 4),
+                                    rig_tensor(&shape, TANDEM_INT64, 1, 1)};
+  struct tandem_run_desc run = {.inputs = inputs,
+                                .input_count = 2,
+                                .outputs = outputs,
+                                .output_count = 2,
+                                .stream = stream,
+                                .return_early = true,
+                                .done = &done};
+  uint64_t before = rig_calls("cuStreamSynchronize");
+  assert_int_equal(rig_run(load, &run, NULL), TANDEM_OK);
+  RIG_EXPECT_TOLD(rig_calls("cuStreamSynchronize"), before + 1);
+  assert_int_equal(shape, 16);
+  assert_non_null(done);
+  tandem_load_destroy(load);
+  rig_free(0, device);
+  rig_stream_free(0, stream);
+  rig_payload_free(&payload);
+}
+
 static void *destroy_load(void *load) {
   tandem_load_destroy(load);
   return NULL;
@@ -794,6 +897,28 @@ static void an_output_that_leaves_registered_memory_is_copied_part_by_part(void 
 
 static uint64_t awaited(void) {
   return rig_calls("cuStreamWaitEvent");
+}
+
+static void only_the_run_after_one_that_returned_early_waits_for_its_event(void **state) {
+  (void)state;
+  struct rig_payload payload = rig_mlp(&rig_plain, 0);
+  struct tandem_load *load = rig_load(&payload, NULL);
+  struct device_io io;
+  device_io_init(&io, 1);
+  void *stream = rig_stream(0);
+  io.run.stream = stream;
+  io.run.return_early = true;
+  assert_int_equal(rig_run(load, &io.run, NULL), TANDEM_OK);
+  io.run.return_early = false;
+  uint64_t before = awaited();
+  for (int i = 0; i < 3; i++)
+    assert_int_equal(rig_run(load, &io.run, NULL), TANDEM_OK);
+  RIG_EXPECT_TOLD(awaited(), before + 1);
+  device_io_expect(&io);
+  tandem_load_destroy(load);
+  rig_stream_free(0, stream);
+  device_io_fini(&io);
+  rig_payload_free(&payload);
 }
 
 struct other_thread {
@@ -1023,6 +1148,24 @@ static void a_context_that_cannot_be_made_leaves_nothing(void **state) {
   rig_payload_free(&payload);
 }
 
+static void a_load_that_goes_leaves_no_stream_or_event_while_another_has_the_engine(void **state) {
+  (void)state;
+  struct rig_payload payload = rig_mlp(&rig_dynamic, 0);
+  struct tandem_load *stays = rig_load(&payload, NULL);
+  struct standin_cuda_live before, after;
+  rig_device->live(&before);
+  struct tandem_load *goes = rig_load(&payload, "cuda_graph", "true", NULL);
+  rig_expect_mlp(goes, &rig_dynamic, 3, 1);
+  rig_device->live(&after);
+  assert_true(after.events > before.events);
+  tandem_load_destroy(goes);
+  rig_device->live(&after);
+  assert_int_equal(after.events, before.events);
+  assert_int_equal(after.streams, before.streams);
+  tandem_load_destroy(stays);
+  rig_payload_free(&payload);
+}
+
 /* ---------------------------------------------------------------- an older TensorRT, in a process of its own
  */
 
@@ -1092,12 +1235,17 @@ int main(int argc, char **argv) {
       RIG_TEST_ANYWHERE(an_output_without_room_is_refused_and_the_load_goes_on),
       RIG_TEST_ANYWHERE(a_run_on_the_callers_stream_returns_when_it_is_done),
       RIG_TEST_ANYWHERE(a_run_that_returns_early_hands_out_its_event),
+      RIG_TEST_ANYWHERE(only_the_run_after_one_that_returned_early_waits_for_its_event),
+      RIG_TEST_ANYWHERE(a_buffer_of_the_load_is_replaced_after_the_run_that_uses_it),
+      RIG_TEST_ANYWHERE(an_output_whose_size_the_run_tells_is_written_after_the_run_before),
+      RIG_TEST_ANYWHERE(a_run_with_an_output_on_the_host_returns_early_when_that_is_written),
       RIG_TEST_ANYWHERE(runs_of_one_load_are_in_order_on_different_streams),
       RIG_TEST(unloading_waits_for_its_own_work_only),
       RIG_TEST_ANYWHERE(a_failure_at_any_step_of_a_run_leaves_the_load_usable),
       RIG_TEST_ANYWHERE(an_address_that_is_not_taken_is_told_again_by_the_next_run),
       RIG_TEST(a_failing_driver_call_of_a_run_leaves_the_load_usable),
       RIG_TEST(a_context_that_cannot_be_made_leaves_nothing),
+      RIG_TEST(a_load_that_goes_leaves_no_stream_or_event_while_another_has_the_engine),
       RIG_TEST_ANYWHERE(a_run_whose_aliased_output_has_another_shape_than_its_input_is_refused),
       RIG_TEST_ANYWHERE(two_outputs_that_update_one_input_are_refused),
       RIG_TEST_ANYWHERE(an_aliased_input_at_an_address_that_is_not_aligned_is_refused),

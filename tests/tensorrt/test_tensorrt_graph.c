@@ -394,6 +394,44 @@ static void a_run_in_flight_keeps_its_load_from_being_captured(void **state) {
   subject_fini(&subject);
 }
 
+static void a_run_that_fails_under_capture_leaves_its_scratch_to_what_was_captured(void **state) {
+  (void)state;
+  struct subject subject, other;
+  struct tandem_error error;
+  subject_init(&subject, 4);
+  subject_init(&other, 4);
+  subject_expect_run(&subject, 1);
+  subject_expect_run(&other, 1);
+  uint64_t shared = rig_used(0);
+  rig_library->fail_at(STANDIN_ENQUEUE, 1, STANDIN_FAIL_PLAIN);
+  assert_int_not_equal(run_captured(&subject, CU_CAPTURE_THREAD_LOCAL, &error), TANDEM_OK);
+  drop_capture(subject.stream);
+  subject_expect_run(&other, 2);
+  RIG_EXPECT_TOLD(rig_used(0) > shared, true);
+  subject_expect_run(&subject, 3);
+  subject_fini(&other);
+  subject_fini(&subject);
+}
+
+static void a_capture_that_was_invalidated_is_told_from_one_that_goes_on(void **state) {
+  (void)state;
+  struct subject subject;
+  struct tandem_error error;
+  void *graph = NULL;
+  uint64_t address;
+  subject_init(&subject, 3);
+  subject_expect_run(&subject, 1);
+  rig_push(0);
+  assert_int_equal(rig_cuda.capture_begin(subject.stream, CU_CAPTURE_GLOBAL), CU_OK);
+  assert_int_not_equal(rig_cuda.allocate(&address, 64), CU_OK); /* not allowed meanwhile */
+  assert_int_equal(tandem_load_run(subject.load, &subject.io.run, &error), TANDEM_INVALID_STATE);
+  assert_non_null(strstr(error.message, "invalidated earlier"));
+  assert_int_equal(rig_cuda.capture_end(subject.stream, &graph), CU_STREAM_CAPTURE_INVALIDATED);
+  rig_pop(0);
+  subject_expect_run(&subject, 2);
+  subject_fini(&subject);
+}
+
 /* ---------------------------------------------------------------- option cuda_graph */
 
 static uint64_t launches(void) {
@@ -692,6 +730,8 @@ int main(int argc, char **argv) {
       RIG_TEST_ANYWHERE(loads_record_while_others_are_made_and_torn_down),
       RIG_TEST_ANYWHERE(a_captured_run_does_not_go_through_a_buffer_of_the_load),
       RIG_TEST(a_run_in_flight_keeps_its_load_from_being_captured),
+      RIG_TEST(a_run_that_fails_under_capture_leaves_its_scratch_to_what_was_captured),
+      RIG_TEST(a_capture_that_was_invalidated_is_told_from_one_that_goes_on),
       RIG_TEST_ANYWHERE(a_run_that_would_be_recorded_goes_plainly_while_another_engine_is_built),
   };
   failed += RIG_RUN_TESTS(tests);

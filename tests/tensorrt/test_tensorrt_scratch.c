@@ -336,6 +336,24 @@ static void a_run_that_cannot_be_ordered_leaves_the_scratch_to_the_run_in_flight
   rig_payload_free(&payload);
 }
 
+static void a_run_that_fails_gives_its_scratch_back(void **state) {
+  (void)state;
+  struct rig_payload payload = rig_mlp(&big, 0);
+  struct tandem_load *first = rig_load(&payload, NULL), *second = rig_load(&payload, NULL);
+  struct io io;
+  io_init(&io, &big, 8, 1);
+  run_waiting(first, &io);
+  uint64_t before = used();
+  rig_library->fail_at(STANDIN_ENQUEUE, 1, STANDIN_FAIL_PLAIN);
+  assert_int_not_equal(tandem_load_run(first, &io.run, NULL), TANDEM_OK);
+  run_waiting(second, &io);
+  assert_int_equal(used(), before);
+  tandem_load_destroy(first);
+  tandem_load_destroy(second);
+  io_fini(&io);
+  rig_payload_free(&payload);
+}
+
 static void *run_many(void *argument) {
   struct runner *runner = argument;
   for (unsigned i = 0; i < 60; i++)
@@ -376,6 +394,7 @@ int main(int argc, char **argv) {
       RIG_TEST(scratch_that_does_not_fit_fails_that_run_alone),
       RIG_TEST(idle_scratch_is_given_up_before_an_allocation_fails),
       RIG_TEST_ANYWHERE(loads_of_one_engine_run_at_the_same_time_with_their_own_numbers),
+      RIG_TEST(a_run_that_fails_gives_its_scratch_back),
       RIG_TEST(a_run_that_cannot_be_ordered_leaves_the_scratch_to_the_run_in_flight),
   };
   return RIG_RUN_TESTS(tests) ? 1 : 0;
