@@ -327,6 +327,19 @@ static void work_that_fails_on_the_device_fails_its_run(void **state) {
   rig_payload_free(&payload);
 }
 
+static void what_the_library_refuses_on_a_lost_device_is_the_devices_fault(void **state) {
+  (void)state;
+  struct rig_payload payload = rig_mlp(&rig_dynamic, 0);
+  struct tandem_load *load = rig_load(&payload, NULL);
+  struct tandem_error error;
+  rig_library->fail_at(STANDIN_INFER, 1, STANDIN_FAIL_SILENT);
+  rig_device->fail_at("cuMemGetInfo", 1, CU_ILLEGAL_ADDRESS);
+  assert_int_equal(try_run(load, &error), TANDEM_DEVICE_LOST);
+  assert_non_null(strstr(error.message, "700"));
+  destroy_forgotten(load);
+  rig_payload_free(&payload);
+}
+
 static void a_driver_that_is_not_found_is_looked_for_again(void **state) {
   (void)state;
   char library[512];
@@ -369,6 +382,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test_setup(a_device_lost_during_a_build_is_told_and_its_objects_forgotten, rig_setup),
       cmocka_unit_test_setup(a_driver_that_has_shut_down_lets_loads_be_destroyed, rig_setup),
       cmocka_unit_test_setup(work_that_fails_on_the_device_fails_its_run, rig_setup),
+      cmocka_unit_test_setup(what_the_library_refuses_on_a_lost_device_is_the_devices_fault, rig_setup),
       cmocka_unit_test_setup(a_driver_that_is_not_found_is_looked_for_again, rig_setup),
   };
   int failed = rig_on_real_driver() ? RIG_RUN_TESTS(losing) : 0;
