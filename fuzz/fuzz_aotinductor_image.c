@@ -20,7 +20,7 @@ static void *see_copy(const char *name, char *path, size_t path_size, struct tan
 
 /* tandem_host.library_symbol: some functions are there and some are not. */
 static void *find_some(void *library, const char *name) {
-  return strlen(name) % 4 ? library : NULL;
+  return strlen(name) % 4 == 3 ? NULL : library;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {

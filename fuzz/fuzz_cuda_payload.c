@@ -17,14 +17,19 @@ static void check_constant(const struct td_aoti_constant *constant) {
           "a shape outside its storage");
 }
 
-static void check_payload(const struct tandem_payload *payload, const uint8_t *bytes, size_t size) {
+static void check_payload(const struct tandem_payload *payload, const uint8_t *bytes, size_t size,
+                          struct named *named) {
   struct tandem_error error = {0};
   struct td_aoti_program program;
   size_t seen = 0;
   require(td_aoti_cuda_read(&td_host, bytes, size, NULL, 0, &program, &error) == TANDEM_OK,
           "parsed once and not again");
-  for (size_t i = 0; i < program.constant_count; i++)
+  named->sizes[named->size_count++] = 64; /* the library */
+  for (size_t i = 0; i < program.constant_count; i++) {
     check_constant(&program.constants[i]);
+    if (named->size_count < NAMED_MAX)
+      named->sizes[named->size_count++] = program.constants[i].size;
+  }
   td_aoti_program_fini(&td_host, &program);
   td_vendor_aotinductor_cuda.describe(payload, read_fact, &seen);
   require(seen > 0, "no facts");

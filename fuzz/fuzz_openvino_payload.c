@@ -3,7 +3,9 @@
 #include "openvino.h"
 #include "payload.h"
 
-static void check_payload(const struct tandem_payload *payload, const uint8_t *bytes, size_t size) {
+static void check_payload(const struct tandem_payload *payload, const uint8_t *bytes, size_t size,
+                          struct named *named) {
+  (void)named;
   struct tandem_error error = {0};
   struct td_openvino_blob blob;
   size_t seen = 0;

@@ -109,6 +109,19 @@ static void check_load(const struct tandem_vendor *vendor, const struct options 
   resolve(vendor, &resolved);
 }
 
+static void check_get(const char *backend, const char *key) {
+  struct tandem_error error = {0};
+  char *value = malloc(TD_OPTION_VALUE_MAX);
+  require(value != NULL, "no memory");
+  enum tandem_status status = tandem_get_option(backend, key, value, TD_OPTION_VALUE_MAX, &error);
+  if (status != TANDEM_OK)
+    require_refusal(status, &error);
+  else
+    require(strlen(value) < TD_OPTION_VALUE_MAX && (!backend || tandem_option_known(backend, key)),
+            "the value of an option that is none");
+  free(value);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
   struct options options = {0};
   struct tandem_error error = {0};
@@ -135,6 +148,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
   const struct tandem_vendor *vendor;
   for (size_t i = 0; (vendor = td_vendor_at(i)) != NULL; i++)
     check_load(vendor, &options);
+  for (size_t i = 0; i < options.load_count; i++)
+    check_get(size & 1 ? tandem_vendor_backend(size % tandem_vendor_count()) : NULL, options.load[i].key);
+  require(td_options_log_level() <= TANDEM_LOG_DEBUG, "a level that is none");
   tandem_scope_release(scope);
   for (size_t i = 0; i < options.process_count; i++)
     tandem_set_option(options.backends[i], options.process[i].key, NULL, &error);

@@ -4,7 +4,9 @@
 #include "tensorrt.h"
 
 /* What can be asked of a payload that was taken. */
-static void check_payload(const struct tandem_payload *payload, const uint8_t *bytes, size_t size) {
+static void check_payload(const struct tandem_payload *payload, const uint8_t *bytes, size_t size,
+                          struct named *named) {
+  (void)named;
   const struct td_trt_payload *state = payload->state;
   const uint8_t *engine = payload->engine;
   size_t seen = 0;
