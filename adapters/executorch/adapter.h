@@ -48,7 +48,8 @@ struct PlanTensor {
   int32_t value;    /* index in the plan's values */
   int32_t dtype;
   std::vector<int32_t> sizes;
-  bool in_order; /* the last dimension is the fastest */
+  std::vector<uint8_t> order; /* its dimensions, the slowest first; empty: the last is the fastest */
+  bool on_device = false;     /* its memory is planned on another device than the CPU */
   enum { fixed, bounded, unbounded } shape;
 };
 

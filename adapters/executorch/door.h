@@ -206,10 +206,12 @@ struct MethodState {
   std::optional<er::HierarchicalAllocator> planned;
   std::optional<er::MemoryManager> manager;
   std::optional<er::Method> method;
-  std::vector<struct tandem_load *> loads;        /* borrowed from the delegates */
-  Lock lock;                                      /* over run and reset */
-  std::vector<std::vector<uint8_t>> host_outputs; /* of outputs on a device; guarded by lock */
-  bool direct = false;                            /* runs are the one load's */
+  std::vector<struct tandem_load *> loads; /* borrowed from the delegates */
+  Lock lock;                               /* over run and reset */
+  /* Inputs in the program's order, and what is lent of outputs on a device or in another order. Guarded by
+   * lock. */
+  std::vector<std::vector<uint8_t>> ordered_inputs, host_outputs;
+  bool direct = false; /* runs are the one load's */
   /* Of a direct run: the load's tensors, and memory of outputs that are borrowed. Guarded by lock. */
   std::vector<struct tandem_tensor> load_inputs, load_outputs;
   std::vector<Memory> lent;

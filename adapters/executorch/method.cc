@@ -108,9 +108,12 @@ enum tandem_status name_missing(const MethodState &state, er::Error failure, str
   return TANDEM_OK;
 }
 
+/* Engines take and give contiguous tensors, as delegates refuse others by name when they run. Where all is
+ * known before, so is that. */
 enum tandem_status check_tensors(const MethodState &state, struct tandem_error *error) {
   const Plan &plan = state.get_plan();
   const MethodIo &io = state.get_io();
+  bool engine_alone = !plan.direct_outputs.empty() && registered_name(plan.delegates[0].backend.c_str());
   for (size_t i = 0; i < plan.inputs.size() + plan.outputs.size(); i++) {
     bool input = i < plan.inputs.size();
     const PlanTensor &tensor = input ? plan.inputs[i] : plan.outputs[i - plan.inputs.size()];
@@ -119,12 +122,12 @@ enum tandem_status check_tensors(const MethodState &state, struct tandem_error *
       return tandem_fail(error, TANDEM_UNSUPPORTED,
                          "method \"%s\": %s \"%s\" has the element type %d, unknown to tandem",
                          plan.name.c_str(), input ? "input" : "output", facts.name, tensor.dtype);
-    if (!tensor.in_order)
-      return tandem_fail(
-          error, TANDEM_UNSUPPORTED,
-          "method \"%s\": %s \"%s\" is not laid out with its last dimension fastest: export it in "
-          "contiguous format",
-          plan.name.c_str(), input ? "input" : "output", facts.name);
+    if (!tensor.order.empty() && (engine_alone || tensor.on_device))
+      return tandem_fail(error, TANDEM_UNSUPPORTED,
+                         "method \"%s\": %s \"%s\" is not laid out with its last dimension fastest, and an "
+                         "engine would get it: "
+                         "export it in contiguous format",
+                         plan.name.c_str(), input ? "input" : "output", facts.name);
   }
   return TANDEM_OK;
 }
@@ -269,6 +272,7 @@ enum tandem_status create_method(const std::shared_ptr<ProgramState> &program, c
   }
   state->method.emplace(std::move(*method));
   state->loads = std::move(open.door.loads);
+  state->ordered_inputs.resize(plan.inputs.size());
   state->host_outputs.resize(plan.outputs.size());
   status = place_outputs(state, *meta, error);
   if (status == TANDEM_OK)

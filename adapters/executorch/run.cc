@@ -5,6 +5,11 @@
  *
  * ExecuTorch keeps planned memory, on a host or a device, and a run through it copies: inputs into that
  * memory, outputs out of it, or it lends what lies there. Runs of one method take turns.
+ *
+ * A program may have a tensor in another order of its dimensions (channels last). Callers need not know: what
+ * they give and get is contiguous and is put into the other order here, since ExecuTorch takes an input's
+ * bytes for the program's order without a look. An input that lies in the program's order already is taken as
+ * it is.
  */
 #include "door.h"
 
@@ -34,21 +39,77 @@ std::string bounds_text(const struct tandem_io &io) {
   return text + "]";
 }
 
-bool is_contiguous(const struct tandem_tensor &tensor) {
-  int64_t stride = 1;
-  for (int32_t d = tensor.rank; tensor.strides && d-- > 0;) {
-    if (tensor.shape[d] == 0)
-      return true;
-    if (tensor.shape[d] != 1 && tensor.strides[d] != stride)
-      return false;
+/* As PlanTensor has it. */
+using Order = std::vector<uint8_t>;
+const Order contiguous;
+
+/* 0 beyond a dimension without extent, and beyond what fits. */
+template <typename Stride>
+void write_strides(const struct tandem_tensor &tensor, const Order &order, Stride *strides) {
+  Stride stride = 1;
+  for (size_t i = static_cast<size_t>(tensor.rank); i-- > 0;) {
+    size_t d = order.empty() ? i : order[i];
+    strides[d] = stride;
     if (__builtin_mul_overflow(stride, tensor.shape[d], &stride))
-      return false;
+      stride = 0;
   }
-  return true;
 }
 
-enum tandem_status check_input(const struct tandem_io &io, const struct tandem_tensor &tensor,
-                               struct tandem_error *error) {
+bool lies_in(const Order &order, const struct tandem_tensor &tensor) {
+  int64_t strides[TANDEM_MAX_RANK];
+  bool same = true;
+  if (!tensor.strides)
+    return order.empty();
+  if (tensor.rank < 0 || tensor.rank > TANDEM_MAX_RANK) /* of an output: what a caller left there */
+    return false;
+  write_strides(tensor, order, strides);
+  for (int32_t d = 0; d < tensor.rank; d++) {
+    if (tensor.shape[d] == 0)
+      return true;
+    same = same && (tensor.shape[d] == 1 || tensor.strides[d] == strides[d]);
+  }
+  return same;
+}
+
+template <size_t element>
+void copy_elements(const int64_t *shape, int32_t rank, char *to, const int64_t *to_strides, const char *from,
+                   const int64_t *from_strides) {
+  for (int64_t i = 0; i < *shape; i++) {
+    if (rank > 1)
+      copy_elements<element>(shape + 1, rank - 1, to, to_strides + 1, from, from_strides + 1);
+    else
+      memcpy(to, from, element);
+    to += static_cast<size_t>(*to_strides) * element;
+    from += static_cast<size_t>(*from_strides) * element;
+  }
+}
+
+/* Copies a tensor with elements, of which type and shape are read, and a rank that makes an order possible.
+ */
+void reorder(const struct tandem_tensor &tensor, void *to, const Order &to_order, const void *from,
+             const Order &from_order) {
+  int64_t to_strides[TANDEM_MAX_RANK];
+  int64_t from_strides[TANDEM_MAX_RANK];
+  write_strides(tensor, to_order, to_strides);
+  write_strides(tensor, from_order, from_strides);
+  auto copy = copy_elements<8>;
+  switch (tandem_dtype_size(tensor.dtype)) {
+  case 1:
+    copy = copy_elements<1>;
+    break;
+  case 2:
+    copy = copy_elements<2>;
+    break;
+  case 4:
+    copy = copy_elements<4>;
+    break;
+  }
+  copy(tensor.shape, tensor.rank, static_cast<char *>(to), to_strides, static_cast<const char *>(from),
+       from_strides);
+}
+
+enum tandem_status check_input(const struct tandem_io &io, const Order &order,
+                               const struct tandem_tensor &tensor, struct tandem_error *error) {
   size_t bytes = 0;
   if (tensor.dtype != io.dtype)
     return tandem_fail(error, TANDEM_INVALID_ARGUMENT, "input \"%s\" is %s: expected %s", io.name,
@@ -60,9 +121,9 @@ enum tandem_status check_input(const struct tandem_io &io, const struct tandem_t
     if (tensor.shape[d] < io.min[d] || tensor.shape[d] > io.max[d] || tensor.shape[d] > INT32_MAX)
       return tandem_fail(error, TANDEM_INVALID_ARGUMENT, "input \"%s\" has the shape %s: expected %s",
                          io.name, shape_text(tensor.shape, tensor.rank).c_str(), bounds_text(io).c_str());
-  if (!is_contiguous(tensor))
-    return tandem_fail(error, TANDEM_INVALID_ARGUMENT, "input \"%s\" is not contiguous: copy it first",
-                       io.name);
+  if (!lies_in(contiguous, tensor) && !lies_in(order, tensor))
+    return tandem_fail(error, TANDEM_INVALID_ARGUMENT, "input \"%s\" is not contiguous%s: copy it first",
+                       io.name, order.empty() ? "" : ", nor laid out as the program has it");
   if (reinterpret_cast<uintptr_t>(tensor.data) % tandem_dtype_size(io.dtype) != 0)
     return tandem_fail(error, TANDEM_INVALID_ARGUMENT,
                        "input \"%s\" is at an address that is no multiple of %zu", io.name,
@@ -84,29 +145,26 @@ er::Error copy_device(const er::etensor::Device &device, void *to, const void *f
 
 /* ExecuTorch copies an input into planned memory as if all memory were the host's. Without an address it
  * copies nothing, so an input that is planned on a device is set that way and copied here. */
-er::Error set_input(er::Method *method, const struct tandem_tensor &tensor, size_t position) {
+er::Error set_input(er::Method *method, const PlanTensor &plan, const struct tandem_tensor &tensor) {
   using executorch::aten::TensorImpl;
   static char nothing[16]; /* ExecuTorch wants an address for no elements too */
   TensorImpl::SizesType sizes[TANDEM_MAX_RANK] = {};
   TensorImpl::StridesType strides[TANDEM_MAX_RANK] = {};
   TensorImpl::DimOrderType order[TANDEM_MAX_RANK] = {};
-  TensorImpl::StridesType stride = 1;
-  for (int32_t d = tensor.rank; d-- > 0;) {
+  for (size_t d = 0; d < static_cast<size_t>(tensor.rank); d++) {
     sizes[d] = static_cast<TensorImpl::SizesType>(tensor.shape[d]);
-    order[d] = static_cast<TensorImpl::DimOrderType>(d);
-    strides[d] = stride;
-    if (__builtin_mul_overflow(stride, sizes[d], &stride))
-      stride = 0;
+    order[d] = plan.order.empty() ? static_cast<TensorImpl::DimOrderType>(d) : plan.order[d];
   }
+  write_strides(tensor, plan.order, strides);
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
-  const executorch::aten::Tensor &planned = method->get_input(position).toTensor();
+  const executorch::aten::Tensor &planned = method->get_input(plan.position).toTensor();
 #pragma GCC diagnostic pop
   bool on_device = !planned.device().is_cpu() && planned.const_data_ptr();
   void *data = tensor.data ? tensor.data : nothing;
   TensorImpl impl(static_cast<executorch::aten::ScalarType>(tensor.dtype), tensor.rank, sizes,
                   on_device ? nullptr : data, order, strides);
-  er::Error code = method->set_input(er::EValue(executorch::aten::Tensor(&impl)), position);
+  er::Error code = method->set_input(er::EValue(executorch::aten::Tensor(&impl)), plan.position);
   if (code == er::Error::Ok && on_device)
     code = copy_device(planned.device(), planned.mutable_data_ptr(), data, planned.nbytes());
   return code;
@@ -140,23 +198,27 @@ enum tandem_status take_output(MethodState *state, size_t index, const struct ta
   if (!out->data && !run->resize) {
     out->data = const_cast<void *>(tensor.const_data_ptr());
     out->size = bytes;
-    if (tensor.device().is_cpu() || bytes == 0)
+    if ((tensor.device().is_cpu() && planned.order.empty()) || bytes == 0)
       return TANDEM_OK;
-    /* What the caller borrows is host memory, also of an output that the program leaves on a device. */
+    /* What the caller borrows is contiguous host memory, wherever and however the program leaves it. */
     std::vector<uint8_t> &host = state->host_outputs[index];
     host.resize(bytes);
     out->data = host.data();
   }
   if (out->size < bytes || (bytes > 0 && !out->data))
     return fail_room(io, *out, real.shape, real.rank, bytes, error);
-  if (bytes > 0 && !tensor.device().is_cpu()) {
+  if (bytes == 0)
+    return TANDEM_OK;
+  if (!tensor.device().is_cpu()) {
     OpenDoor open;
     er::Error code = copy_device(tensor.device(), out->data, tensor.const_data_ptr(), bytes);
     return code == er::Error::Ok ? TANDEM_OK
                                  : explain(open.door, code, to_status(code), "output", io.name, error);
   }
-  if (bytes > 0)
+  if (planned.order.empty())
     memcpy(out->data, tensor.const_data_ptr(), bytes);
+  else
+    reorder(real, out->data, contiguous, tensor.const_data_ptr(), planned.order);
   return TANDEM_OK;
 }
 
@@ -168,7 +230,7 @@ enum tandem_status check_outputs(const MethodIo &io, const struct tandem_run_des
       return tandem_fail(error, TANDEM_INVALID_ARGUMENT, "output \"%s\" is %s: expected %s",
                          io.outputs[i].name, tandem_dtype_name(run.outputs[i].dtype),
                          tandem_dtype_name(io.outputs[i].dtype));
-    if (!is_contiguous(run.outputs[i]))
+    if (!lies_in(contiguous, run.outputs[i]))
       return tandem_fail(error, TANDEM_INVALID_ARGUMENT,
                          "output \"%s\" is not contiguous: expected no strides", io.outputs[i].name);
     for (size_t j = 0; j < i; j++)
@@ -192,7 +254,7 @@ enum tandem_status run_method(MethodState *state, const struct tandem_run_desc *
   if ((run->input_count && !run->inputs) || (run->output_count && !run->outputs))
     return tandem_fail(error, TANDEM_INVALID_ARGUMENT, "inputs or outputs is NULL");
   for (size_t i = 0; i < run->input_count; i++) {
-    enum tandem_status status = check_input(io.inputs[i], run->inputs[i], error);
+    enum tandem_status status = check_input(io.inputs[i], plan.inputs[i].order, run->inputs[i], error);
     if (status != TANDEM_OK)
       return status;
   }
@@ -206,7 +268,16 @@ enum tandem_status run_method(MethodState *state, const struct tandem_run_desc *
     return run_direct(state, run, error);
   OpenDoor open;
   for (size_t i = 0; i < run->input_count; i++) {
-    er::Error code = set_input(&*state->method, run->inputs[i], plan.inputs[i].position);
+    const Order &order = plan.inputs[i].order;
+    struct tandem_tensor tensor = run->inputs[i];
+    size_t bytes;
+    if (!lies_in(order, tensor) && count_bytes(tensor, &bytes) && bytes > 0) {
+      std::vector<uint8_t> &ordered = state->ordered_inputs[i];
+      ordered.resize(bytes);
+      reorder(tensor, ordered.data(), order, tensor.data, contiguous);
+      tensor.data = ordered.data();
+    }
+    er::Error code = set_input(&*state->method, plan.inputs[i], tensor);
     if (code != er::Error::Ok)
       return explain(open.door, code, to_status(code), "input", io.inputs[i].name, error);
   }

@@ -82,6 +82,25 @@ bool copy_name(const flatbuffers::String *text, const char *what, std::string *n
   return true;
 }
 
+/* Leaves `order` empty when the dimensions are in their own; a program that says nothing is ExecuTorch's to
+ * refuse. */
+bool copy_order(const flatbuffers::Vector<uint8_t> *source, size_t rank, std::vector<uint8_t> *order) {
+  bool in_order = true;
+  bool seen[TANDEM_MAX_RANK] = {};
+  if (source && source->size() != rank)
+    return false;
+  for (size_t d = 0; d < count_of(source); d++) {
+    uint8_t dimension = source->Get(static_cast<flatbuffers::uoffset_t>(d));
+    if (dimension >= rank || seen[dimension])
+      return false;
+    seen[dimension] = true;
+    in_order = in_order && dimension == d;
+  }
+  if (!in_order)
+    order->assign(source->begin(), source->end());
+  return true;
+}
+
 /* `what` and `index` name it in a refusal. */
 bool read_tensor(const pte::Tensor *tensor, const char *what, size_t index, PlanTensor *out,
                  std::string *why) {
@@ -90,18 +109,19 @@ bool read_tensor(const pte::Tensor *tensor, const char *what, size_t index, Plan
     return refuse(why, "%s %zu has rank %zu: expected at most %d", what, index, rank, TANDEM_MAX_RANK);
   out->position = index;
   out->dtype = static_cast<int32_t>(tensor->scalar_type());
-  if (tensor->extra_tensor_info())
-    out->name = copy_text(tensor->extra_tensor_info()->fully_qualified_name());
+  if (const pte::ExtraTensorInfo *extra = tensor->extra_tensor_info()) {
+    out->name = copy_text(extra->fully_qualified_name());
+    out->on_device = extra->device_type() != pte::DeviceType_CPU;
+  }
   for (size_t d = 0; d < rank; d++) {
     int32_t size = tensor->sizes()->Get(static_cast<flatbuffers::uoffset_t>(d));
     if (size < 0)
       return refuse(why, "%s %zu has the size %d in dimension %zu", what, index, size, d);
     out->sizes.push_back(size);
   }
-  out->in_order = true;
-  for (size_t d = 0; d < count_of(tensor->dim_order()); d++)
-    if (tensor->dim_order()->Get(static_cast<flatbuffers::uoffset_t>(d)) != d)
-      out->in_order = false;
+  if (!copy_order(tensor->dim_order(), rank, &out->order))
+    return refuse(why, "%s %zu has a dim order that does not have each of its %zu dimensions once", what,
+                  index, rank);
   switch (tensor->shape_dynamism()) {
   case pte::TensorShapeDynamism_STATIC:
     out->shape = PlanTensor::fixed;

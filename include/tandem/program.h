@@ -135,10 +135,11 @@ TANDEM_API bool tandem_method_direct(const struct tandem_method *method);
 
 /* Runs the method with the caller's tensors: inputs are read in place. Outputs: data, size and dtype are
  * read, rank and shape written, the result is copied to data; with data NULL and no resize function the
- * output is borrowed from the method until its next run: set data to NULL again before it. Blocks while
- * another thread runs this method.
- * Errors: INVALID_ARGUMENT (the tensor is named), and what the delegate's run said. The kernels of a
- * damaged program may end the process: ExecuTorch verifies its structure, not its meaning. */
+ * output is borrowed from the method until its next run: set data to NULL again before it. All are
+ * contiguous, also those that the program has in another order (channels last), which costs a copy; such an
+ * input may have strides of that order instead. Blocks while another thread runs this method. Errors:
+ * INVALID_ARGUMENT (the tensor is named), and what the delegate's run said. The kernels of a damaged program
+ * may end the process: ExecuTorch verifies its structure, not its meaning. */
 TANDEM_API enum tandem_status tandem_method_run(struct tandem_method *method,
                                                 const struct tandem_run_desc *run,
                                                 struct tandem_error *error);

@@ -436,8 +436,8 @@ class _Io:
         arrays, counts = ffi.new("const struct tandem_io *[3]"), ffi.new("size_t[3]")
         errors.check(lib.tandem_program_method_io(program, name, arrays, counts, arrays + 1, counts + 1, error), error)
         errors.check(lib.tandem_program_method_attributes(program, name, arrays + 2, counts + 2, error), error)
-        self.inputs, self.outputs, self.attributes = arrays
-        self.input_count, self.output_count, self.attribute_count = counts
+        self.inputs, self.outputs, self.attributes = arrays[0], arrays[1], arrays[2]
+        self.input_count, self.output_count, self.attribute_count = counts[0], counts[1], counts[2]
         constants = ffi.new("const struct tandem_constant **")
         errors.check(lib.tandem_program_method_constants(program, name, constants, counts, error), error)
         # By position among all inputs; `...` stands for what is none of these.

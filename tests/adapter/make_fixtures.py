@@ -109,6 +109,17 @@ class Times(torch.nn.Module):
         return (x * 2.0 + 3.0) * count
 
 
+class Channels(torch.nn.Module):
+    """From channels last to rows and back, and with channels last throughout."""
+
+    def forward(self, last, rows):
+        return (
+            last.clone(memory_format=torch.contiguous_format),
+            rows.clone(memory_format=torch.channels_last),
+            -last,
+        )
+
+
 class Linear(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -119,6 +130,18 @@ class Linear(torch.nn.Module):
 
     def forward(self, x):
         return self.linear(x)
+
+
+class Convolution(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Conv2d(2, 3, 2)
+        with torch.no_grad():
+            self.layer.weight.copy_(torch.arange(24, dtype=torch.float32).reshape(3, 2, 2, 2) / 8)
+            self.layer.bias.copy_(torch.tensor([1.0, -1.0, 0.5]))
+
+    def forward(self, x):
+        return self.layer(x)
 
 
 def lower(module, arguments, partitioner, **export):
@@ -184,12 +207,18 @@ def main():
     write(folder, "demo_device_io", lower(Mixed(), (x,), device).to_executorch(stays))
     image = torch.zeros(1, 2, 3, 4).to(memory_format=torch.channels_last)
     write(folder, "demo_channels", lower(Affine(), (image,), demo).to_executorch())
+    batch = torch.export.Dim("batch", min=1, max=4)
+    images = (torch.zeros(2, 2, 3, 4).to(memory_format=torch.channels_last), torch.zeros(2, 2, 3, 4))
+    channels = lower(Channels(), images, [], dynamic_shapes=({0: batch}, {0: batch}))
+    write(folder, "channels", channels.to_executorch())
     write(folder, "linear", lower(Linear(), (x,), []).to_executorch())
     external = lower(Linear(), (x,), []).to_executorch(ExecutorchBackendConfig(external_constants=True))
     write(folder, "linear_external", external)
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 
     write(folder, "linear_xnnpack", lower(Linear(), (x,), [XnnpackPartitioner()]).to_executorch())
+    convolution = lower(Convolution(), (image,), [XnnpackPartitioner()])
+    write(folder, "convolution_xnnpack_channels", convolution.to_executorch())
 
 
 if __name__ == "__main__":

@@ -664,7 +664,105 @@ static void a_missing_backend_is_named(void **state) {
   free(bytes);
 }
 
-static void another_layout_is_refused_by_name(void **state) {
+/* channels.pte takes up to 4 images channels last and as many in rows, and gives the first in rows, the
+ * second channels last, and the first's negative channels last. */
+#define IMAGE (2 * 3 * 4) /* elements: channels, height, width */
+#define ROOM  (4 * IMAGE)
+
+static const int64_t rows_strides[4] = {IMAGE, 12, 4, 1}, last_strides[4] = {IMAGE, 1, 8, 2};
+
+static struct tandem_tensor images_of(float *data, int64_t count, const int64_t *strides) {
+  return (struct tandem_tensor){.data = data,
+                                .size = (size_t)count * IMAGE * sizeof(float),
+                                .dtype = TANDEM_FLOAT32,
+                                .rank = 4,
+                                .shape = {count, 2, 3, 4},
+                                .strides = strides};
+}
+
+static enum tandem_status give_room(void *user, size_t output, struct tandem_tensor *tensor) {
+  tensor->data = (float *)user + output * ROOM;
+  tensor->size = ROOM * sizeof(float);
+  return TANDEM_OK;
+}
+
+static void a_program_that_has_channels_last_takes_and_gives_rows(void **state) {
+  (void)state;
+  struct tandem_program *program = open_program("channels.pte", NULL);
+  struct tandem_method *method = open_method(program, "forward");
+  float rows[ROOM], last[ROOM], other[ROOM], room[3 * ROOM];
+  fill(rows, ROOM);
+  for (int i = 0; i < ROOM; i++) {
+    last[i / IMAGE * IMAGE + i % 12 * 2 + i % IMAGE / 12] = rows[i];
+    other[i] = rows[i] * 3;
+  }
+  for (int turn = 0; turn < 5 * 3 * 3; turn++) {
+    int count = turn / 9, way_in = turn / 3 % 3, way_out = turn % 3; /* given, resized, borrowed */
+    const int64_t *strides[3] = {NULL, rows_strides, last_strides};
+    struct tandem_tensor inputs[2] = {images_of(way_in == 2 ? last : rows, count, strides[way_in]),
+                                      images_of(other, count, NULL)};
+    struct tandem_tensor outputs[3];
+    for (size_t i = 0; i < 3; i++)
+      outputs[i] = images_of(way_out == 0 ? room + i * ROOM : NULL, count, NULL);
+    for (int i = 0; i < 3 * ROOM; i++)
+      room[i] = NAN;
+    struct tandem_run_desc run = {.struct_size = sizeof(run),
+                                  .inputs = inputs,
+                                  .input_count = 2,
+                                  .outputs = outputs,
+                                  .output_count = 3,
+                                  .resize = way_out == 1 ? give_room : NULL,
+                                  .resize_user = room};
+    enum tandem_status status = tandem_method_run(method, &run, &error);
+    assert_string_equal(error.message, "");
+    assert_int_equal(status, TANDEM_OK);
+    for (size_t o = 0; o < 3; o++) {
+      assert_int_equal(outputs[o].shape[0], count);
+      assert_int_equal(outputs[o].shape[3], 4);
+      assert_null(outputs[o].strides);
+      for (int i = 0; i < count * IMAGE; i++)
+        assert_float_equal(((float *)outputs[o].data)[i], o == 1 ? other[i] : o == 0 ? rows[i] : -rows[i], 0);
+    }
+  }
+  tandem_method_destroy(method);
+  tandem_program_destroy(program);
+}
+
+static void strides_of_neither_order_are_refused_by_name(void **state) {
+  (void)state;
+  struct tandem_program *program = open_program("channels.pte", NULL);
+  struct tandem_method *method = open_method(program, "forward");
+  const int64_t columns_strides[4] = {IMAGE, 12, 1, 3};
+  float rows[ROOM], room[3 * ROOM];
+  fill(rows, ROOM);
+  const struct {
+    const char *expected;
+    const int64_t *strides[3]; /* of both inputs and an output */
+  } cases[] = {
+      {"\"input0\" is not contiguous, nor laid out as the program has it", {columns_strides, NULL, NULL}},
+      {"\"input1\" is not contiguous: copy it first", {NULL, last_strides, NULL}},
+      {"\"output1\" is not contiguous", {NULL, NULL, last_strides}},
+  };
+  for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    struct tandem_tensor inputs[2] = {images_of(rows, 4, cases[i].strides[0]),
+                                      images_of(rows, 4, cases[i].strides[1])};
+    struct tandem_tensor outputs[3] = {images_of(room, 4, NULL),
+                                       images_of(room + ROOM, 4, cases[i].strides[2]),
+                                       images_of(room + 2 * ROOM, 4, NULL)};
+    struct tandem_run_desc run = {.struct_size = sizeof(run),
+                                  .inputs = inputs,
+                                  .input_count = 2,
+                                  .outputs = outputs,
+                                  .output_count = 3};
+    assert_int_equal(tandem_method_run(method, &run, &error), TANDEM_INVALID_ARGUMENT);
+    if (!strstr(error.message, cases[i].expected))
+      fail_msg("expected \"%s\" in \"%s\"", cases[i].expected, error.message);
+  }
+  tandem_method_destroy(method);
+  tandem_program_destroy(program);
+}
+
+static void an_engines_other_layout_is_refused_by_name(void **state) {
   (void)state;
   struct tandem_method *method = NULL;
   struct tandem_program *program = open_program("demo_channels.pte", NULL);
@@ -823,7 +921,9 @@ int main(void) {
       cmocka_unit_test(the_delegates_sentence_reaches_the_caller),
       cmocka_unit_test(a_missing_operator_is_named),
       cmocka_unit_test(a_missing_backend_is_named),
-      cmocka_unit_test(another_layout_is_refused_by_name),
+      cmocka_unit_test(a_program_that_has_channels_last_takes_and_gives_rows),
+      cmocka_unit_test(strides_of_neither_order_are_refused_by_name),
+      cmocka_unit_test(an_engines_other_layout_is_refused_by_name),
       cmocka_unit_test(what_cannot_be_opened_is_said),
       cmocka_unit_test(a_long_message_can_be_read_whole),
       cmocka_unit_test(null_arguments_are_refused),
