@@ -108,8 +108,8 @@ enum tandem_status name_missing(const MethodState &state, er::Error failure, str
   return TANDEM_OK;
 }
 
-/* Engines take and give contiguous tensors, as delegates refuse others by name when they run. Where all is
- * known before, so is that. */
+/* Engines take and give contiguous tensors. A delegate refuses others when it runs; where it is all that the
+ * method is, or copies to its device are what is left, they are refused here. */
 enum tandem_status check_tensors(const MethodState &state, struct tandem_error *error) {
   const Plan &plan = state.get_plan();
   const MethodIo &io = state.get_io();
@@ -125,8 +125,7 @@ enum tandem_status check_tensors(const MethodState &state, struct tandem_error *
     if (!tensor.order.empty() && (engine_alone || tensor.on_device))
       return tandem_fail(error, TANDEM_UNSUPPORTED,
                          "method \"%s\": %s \"%s\" is not laid out with its last dimension fastest, and an "
-                         "engine would get it: "
-                         "export it in contiguous format",
+                         "engine would get it: export it in contiguous format",
                          plan.name.c_str(), input ? "input" : "output", facts.name);
   }
   return TANDEM_OK;

@@ -84,8 +84,7 @@ void copy_elements(const int64_t *shape, int32_t rank, char *to, const int64_t *
   }
 }
 
-/* Copies a tensor with elements, of which type and shape are read, and a rank that makes an order possible.
- */
+/* Copies a tensor that has elements, and more than one dimension. */
 void reorder(const struct tandem_tensor &tensor, void *to, const Order &to_order, const void *from,
              const Order &from_order) {
   int64_t to_strides[TANDEM_MAX_RANK];
@@ -145,7 +144,7 @@ er::Error copy_device(const er::etensor::Device &device, void *to, const void *f
 
 /* ExecuTorch copies an input into planned memory as if all memory were the host's. Without an address it
  * copies nothing, so an input that is planned on a device is set that way and copied here. */
-er::Error set_input(er::Method *method, const PlanTensor &plan, const struct tandem_tensor &tensor) {
+er::Error set_input(er::Method *method, const PlanTensor &input, const struct tandem_tensor &tensor) {
   using executorch::aten::TensorImpl;
   static char nothing[16]; /* ExecuTorch wants an address for no elements too */
   TensorImpl::SizesType sizes[TANDEM_MAX_RANK] = {};
@@ -153,18 +152,18 @@ er::Error set_input(er::Method *method, const PlanTensor &plan, const struct tan
   TensorImpl::DimOrderType order[TANDEM_MAX_RANK] = {};
   for (size_t d = 0; d < static_cast<size_t>(tensor.rank); d++) {
     sizes[d] = static_cast<TensorImpl::SizesType>(tensor.shape[d]);
-    order[d] = plan.order.empty() ? static_cast<TensorImpl::DimOrderType>(d) : plan.order[d];
+    order[d] = input.order.empty() ? static_cast<TensorImpl::DimOrderType>(d) : input.order[d];
   }
-  write_strides(tensor, plan.order, strides);
+  write_strides(tensor, input.order, strides);
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
-  const executorch::aten::Tensor &planned = method->get_input(plan.position).toTensor();
+  const executorch::aten::Tensor &planned = method->get_input(input.position).toTensor();
 #pragma GCC diagnostic pop
   bool on_device = !planned.device().is_cpu() && planned.const_data_ptr();
   void *data = tensor.data ? tensor.data : nothing;
   TensorImpl impl(static_cast<executorch::aten::ScalarType>(tensor.dtype), tensor.rank, sizes,
                   on_device ? nullptr : data, order, strides);
-  er::Error code = method->set_input(er::EValue(executorch::aten::Tensor(&impl)), plan.position);
+  er::Error code = method->set_input(er::EValue(executorch::aten::Tensor(&impl)), input.position);
   if (code == er::Error::Ok && on_device)
     code = copy_device(planned.device(), planned.mutable_data_ptr(), data, planned.nbytes());
   return code;

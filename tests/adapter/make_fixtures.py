@@ -207,6 +207,7 @@ def main():
     write(folder, "demo_device_io", lower(Mixed(), (x,), device).to_executorch(stays))
     image = torch.zeros(1, 2, 3, 4).to(memory_format=torch.channels_last)
     write(folder, "demo_channels", lower(Affine(), (image,), demo).to_executorch())
+    write(folder, "demo_device_channels", lower(Mixed(), (image,), device).to_executorch(stays))
     batch = torch.export.Dim("batch", min=1, max=4)
     images = (torch.zeros(2, 2, 3, 4).to(memory_format=torch.channels_last), torch.zeros(2, 2, 3, 4))
     channels = lower(Channels(), images, [], dynamic_shapes=({0: batch}, {0: batch}))
