@@ -8,7 +8,6 @@ import gc
 import inspect
 import io
 import mmap
-import os
 import pathlib
 import pickle
 import re
