@@ -18,32 +18,6 @@ static void check_ios(const struct tandem_io *ios, size_t count) {
   }
 }
 
-/* tandem_host.library_open */
-static void *open_nothing(const char *name, char *path, size_t path_size, struct tandem_error *error) {
-  (void)name, (void)path, (void)path_size;
-  td_host.fail(error, TANDEM_UNAVAILABLE, "not opened");
-  return NULL;
-}
-
-/* Up to the loader, which is not asked: does the program fit this torch, this processor? */
-static void build(const uint8_t *bytes, size_t size) {
-  struct tandem_error error = {0};
-  struct tandem_host host = td_host;
-  struct tandem_resolution resolution = {.device = "CPU"};
-  struct tandem_build_desc desc = {.engine = bytes, .engine_size = size, .resolution = &resolution};
-  struct tandem_engine_info info;
-  void *engine = &host;
-  host.library_open = open_nothing;
-  td_aoti_set_host(&host);
-  td_aoti.torch = true;
-  snprintf(td_aoti.version, sizeof td_aoti.version, "2.10.0");
-  enum tandem_status status = td_aoti_build(&desc, &engine, &info, &error);
-  require(status == TANDEM_UNSUPPORTED || status == TANDEM_BAD_PROGRAM, "a status that is not the program's");
-  require(engine == NULL && error.code == status, "something left of a failure");
-  require_line(error.message);
-  td_aoti_set_host(&td_host);
-}
-
 /* What can be asked of a payload that was taken. */
 static void check_payload(const struct tandem_payload *payload, const uint8_t *bytes, size_t size,
                           struct named *named) {
@@ -62,8 +36,6 @@ static void check_payload(const struct tandem_payload *payload, const uint8_t *b
   check_ios(program->outputs, program->output_count);
   td_aoti_describe(payload, read_line, &seen);
   require(seen > 0, "no facts");
-  if (program->device_type == AOTI_DEVICE_CPU)
-    build(bytes, size);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {

@@ -1,6 +1,7 @@
 /* Fuzz target of the C door's reader of programs, with ExecuTorch behind it: whatever the bytes, they are
- * refused in one line, or all that can be asked of a program has an answer in them, and each method loads or
- * is refused in one line. Nothing is run: ExecuTorch's kernels may end the process of an unsound program. */
+ * refused in one line, or all that can be asked of a program has an answer in them, and each method of
+ * tandem's backends loads or is refused in one line. Nothing is run: ExecuTorch's kernels may end the process
+ * of an unsound program. */
 #include "fuzz.h"
 
 #include <tandem/program.h>
@@ -45,11 +46,14 @@ static void ask(struct tandem_program *program, const char *method) {
     require_line(error.message);
     return;
   }
-  for (size_t i = 0; i < count; i++)
+  bool own = true; /* other backends trust their payloads: XNNPACK's reader follows what it finds there */
+  for (size_t i = 0; i < count; i++) {
+    own = own && tandem_executorch_active(delegates[i].backend);
     if (delegates[i].payload)
       free(copy_bytes(delegates[i].payload, delegates[i].payload_size));
+  }
   struct tandem_method *loaded = NULL;
-  if (tandem_method_create(program, method, NULL, 0, &loaded, &error) != TANDEM_OK) {
+  if (own && tandem_method_create(program, method, NULL, 0, &loaded, &error) != TANDEM_OK) {
     require(loaded == NULL, "something left of a failed load");
     require_line(error.message);
   }
