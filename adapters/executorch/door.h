@@ -146,13 +146,11 @@ private:
 
 /* ---------------------------------------------------------------- libraries.cc */
 
-/* Opens what ships beside the runtime where the method needs it; names what is missing. */
-enum tandem_status need_kernels(const Plan &plan, struct tandem_error *error);
-enum tandem_status need_backends(const Plan &plan, struct tandem_error *error);
+/* Opens what ships beside the runtime where the method needs it; names the backend or kernel that is missing.
+ */
+enum tandem_status open_libraries(const Plan &plan, struct tandem_error *error);
 
 /* ---------------------------------------------------------------- program.cc */
-
-constexpr size_t page_size = 4096;
 
 /* What callers are lent of one method; names are the plan's. */
 struct MethodIo {

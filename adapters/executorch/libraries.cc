@@ -94,12 +94,7 @@ std::string library_of(const std::string &backend) {
   return "libexecutorch_backend_" + stem + ".so";
 }
 
-} // namespace
-
 enum tandem_status need_kernels(const Plan &plan, struct tandem_error *error) {
-  Turn lock(libraries());
-  if (lock.check("ExecuTorch's tables", error) != TANDEM_OK)
-    return TANDEM_DEVICE_LOST;
   std::string why;
   for (const std::string &name : plan.operators) {
     if (has_kernel(name))
@@ -120,9 +115,6 @@ enum tandem_status need_kernels(const Plan &plan, struct tandem_error *error) {
 }
 
 enum tandem_status need_backends(const Plan &plan, struct tandem_error *error) {
-  Turn lock(libraries());
-  if (lock.check("ExecuTorch's tables", error) != TANDEM_OK)
-    return TANDEM_DEVICE_LOST;
   for (const PlanDelegate &delegate : plan.delegates) {
     const char *name = delegate.backend.c_str();
     const char *registered = delegate.registered.c_str();
@@ -143,6 +135,18 @@ enum tandem_status need_backends(const Plan &plan, struct tandem_error *error) {
                          plan.name.c_str(), name);
   }
   return TANDEM_OK;
+}
+
+} // namespace
+
+enum tandem_status open_libraries(const Plan &plan, struct tandem_error *error) {
+  Turn lock(libraries());
+  enum tandem_status status = lock.check("ExecuTorch's tables", error);
+  if (status == TANDEM_OK)
+    status = need_backends(plan, error);
+  if (status == TANDEM_OK)
+    status = need_kernels(plan, error);
+  return status;
 }
 
 } // namespace tandem

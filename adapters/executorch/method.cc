@@ -251,9 +251,7 @@ enum tandem_status create_method(const std::shared_ptr<ProgramState> &program, c
   if (status == TANDEM_OK)
     status = check_externals(*state, error);
   if (status == TANDEM_OK)
-    status = need_backends(plan, error);
-  if (status == TANDEM_OK)
-    status = need_kernels(plan, error);
+    status = open_libraries(plan, error);
   if (status == TANDEM_OK)
     status = give_options(state, options, option_count, error);
   if (status == TANDEM_OK)

@@ -21,7 +21,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <climits>
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -30,6 +30,9 @@ namespace tandem {
 namespace {
 
 using Segment = er::DataLoader::SegmentInfo;
+
+constexpr size_t page_size = 4096;
+constexpr const char *unread = "cannot be read"; /* until a reader says why */
 
 /* The file, but with another flatbuffer in front. */
 class RenamedLoader final : public er::DataLoader {
@@ -115,26 +118,37 @@ enum tandem_status open_file(const char *path, bool read, std::unique_ptr<er::Da
                      error);
 }
 
+/* The size of a file, and what `read` makes of its first bytes. */
+template <typename Parts>
+enum tandem_status read_head(const er::DataLoader &file, const char *origin,
+                             bool (*read)(const void *, size_t, uint64_t, Parts *, std::string *),
+                             uint64_t *file_size, Parts *parts, struct tandem_error *error) {
+  std::string why = unread;
+  auto size = file.size();
+  if (size.ok()) {
+    auto head = file.load(0, std::min(*size, head_size), Segment(Segment::Type::Program));
+    *file_size = *size;
+    if (head.ok() && read(head->data(), head->size(), *size, parts, &why))
+      return TANDEM_OK;
+  }
+  return tandem_fail(error, TANDEM_BAD_PROGRAM, "%s: %s", origin, why.c_str());
+}
+
 enum tandem_status open_data(ProgramState *state, const char *path, bool read, struct tandem_error *error) {
   std::unique_ptr<er::DataLoader> loader;
   enum tandem_status status = open_file(path, read, &loader, error);
   if (status != TANDEM_OK)
     return status;
-  std::string why;
+  uint64_t file_size = 0;
   DataLayout layout = {};
-  auto size = loader->size();
-  if (!size.ok() || *size < head_size)
-    return tandem_fail(error, TANDEM_BAD_PROGRAM, "%s: %zu bytes: a data file has at least %zu", path,
-                       size.ok() ? *size : 0, head_size);
+  status = read_head(*loader, path, read_data_layout, &file_size, &layout, error);
+  if (status != TANDEM_OK)
+    return status;
   {
-    auto head = loader->load(0, head_size, Segment(Segment::Type::External));
-    if (!head.ok() || !read_data_layout(head->data(), head->size(), *size, &layout, &why))
-      return tandem_fail(error, TANDEM_BAD_PROGRAM, "%s: %s", path,
-                         why.empty() ? "cannot be read" : why.c_str());
+    std::string why = unread;
     auto buffer = loader->load(0, static_cast<size_t>(layout.buffer_size), Segment(Segment::Type::External));
-    if (!buffer.ok() || !check_data(buffer->data(), layout, *size, &state->untyped, &why))
-      return tandem_fail(error, TANDEM_BAD_PROGRAM, "%s: %s", path,
-                         why.empty() ? "cannot be read" : why.c_str());
+    if (!buffer.ok() || !check_data(buffer->data(), layout, file_size, &state->untyped, &why))
+      return tandem_fail(error, TANDEM_BAD_PROGRAM, "%s: %s", path, why.c_str());
   }
   OpenDoor open;
   auto map = ex::FlatTensorDataMap::load(loader.get());
@@ -217,18 +231,13 @@ enum tandem_status rename_delegates(ProgramState *state, const void *program, co
 
 enum tandem_status read_program(ProgramState *state, struct tandem_error *error) {
   const char *origin = state->origin.c_str();
-  std::string why;
   Layout layout = {};
-  auto size = state->loader->size();
-  if (!size.ok() || *size < head_size)
-    return tandem_fail(error, TANDEM_BAD_PROGRAM, "%s: %zu bytes: a program has at least %zu", origin,
-                       size.ok() ? *size : 0, head_size);
-  state->file_size = *size;
+  enum tandem_status status =
+      read_head(*state->loader, origin, read_layout, &state->file_size, &layout, error);
+  if (status != TANDEM_OK)
+    return status;
   {
-    auto head = state->loader->load(0, head_size, Segment(Segment::Type::Program));
-    if (!head.ok() || !read_layout(head->data(), head->size(), state->file_size, &layout, &why))
-      return tandem_fail(error, TANDEM_BAD_PROGRAM, "%s: %s", origin,
-                         why.empty() ? "cannot be read" : why.c_str());
+    std::string why;
     auto buffer =
         state->loader->load(0, static_cast<size_t>(layout.program_size), Segment(Segment::Type::Program));
     if (!buffer.ok())
@@ -242,7 +251,7 @@ enum tandem_status read_program(ProgramState *state, struct tandem_error *error)
                          "%s: the bytes of a program must begin at a multiple of 16", origin);
     if (!read_plans(buffer->data(), layout, state->file_size, &state->plans, &why))
       return tandem_fail(error, TANDEM_BAD_PROGRAM, "%s: %s", origin, why.c_str());
-    enum tandem_status status = rename_delegates(state, buffer->data(), layout, error);
+    status = rename_delegates(state, buffer->data(), layout, error);
     if (status != TANDEM_OK)
       return status;
   }
@@ -250,7 +259,7 @@ enum tandem_status read_program(ProgramState *state, struct tandem_error *error)
   er::DataLoader *loader = state->renamed ? state->renamed.get() : state->loader.get();
   auto program = er::Program::load(loader, er::Program::Verification::InternalConsistency);
   if (!program.ok()) {
-    enum tandem_status status = to_status(program.error());
+    status = to_status(program.error());
     return explain(open.door, program.error(), status == TANDEM_OUT_OF_MEMORY ? status : TANDEM_BAD_PROGRAM,
                    "program", origin, error);
   }

@@ -789,7 +789,10 @@ static void what_cannot_be_opened_is_said(void **state) {
   desc.path = data_path("demo_affine.pte");
   desc.bytes = "x";
   assert_int_equal(tandem_program_create(&desc, &program, &error), TANDEM_INVALID_ARGUMENT);
-  desc.bytes = NULL;
+  desc.path = NULL;
+  desc.size = 1;
+  assert_int_equal(tandem_program_create(&desc, &program, &error), TANDEM_BAD_PROGRAM);
+  assert_non_null(strstr(error.message, "(bytes): 1 bytes: a program has at least 64"));
   desc.struct_size = 8;
   assert_int_equal(tandem_program_create(&desc, &program, &error), TANDEM_INVALID_ARGUMENT);
   const char *data = data_path("demo_affine.pte");
