@@ -115,9 +115,15 @@ static bool is_fatal(int32_t code) {
   }
 }
 
+/* Counted before it can be seen: who finds a primary context lost has to find another id for its successor,
+ * also on a processor that does not order the two by itself. Two threads at once count one too many, which
+ * skips an id. */
 static void mark_lost(struct td_cuda_context *context) {
-  if (atomic_exchange(&context->lost, 1) == 0 && context->primary)
+  if (td_cuda_lost(context))
+    return;
+  if (context->primary)
     atomic_fetch_add(&lost_primary_contexts, 1);
+  atomic_store_explicit(&context->lost, 1, memory_order_release);
 }
 
 static enum tandem_status tell_lost(const struct td_cuda_context *context, const char *step,
@@ -153,7 +159,7 @@ enum tandem_status td_cuda_fail(struct td_cuda_context *context, int32_t code, c
 }
 
 bool td_cuda_lost(struct td_cuda_context *context) {
-  return context == NULL || atomic_load_explicit(&context->lost, memory_order_relaxed) != 0;
+  return context == NULL || atomic_load_explicit(&context->lost, memory_order_acquire) != 0;
 }
 
 /* ---------------------------------------------------------------- open */
