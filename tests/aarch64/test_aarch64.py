@@ -6,6 +6,7 @@ TANDEM_AARCH64 names the folder that `./dev aarch64` made: root/, the system, an
 
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -43,6 +44,19 @@ def python(tmp_path_factory):
         return done.stdout
 
     return run
+
+
+def test_the_binaries_fit_pages_of_64_kib(tmp_path):
+    """As kernels for Arm may have; a linker or patchelf that thinks of 4 KiB makes files that do not load there."""
+    binaries = wheels.unpack(tmp_path)
+    assert len(binaries) == 6
+    for path in binaries:
+        text = subprocess.run(["readelf", "-lW", path], capture_output=True, text=True, check=True).stdout
+        segments = re.findall(r"^ *LOAD +(0x\w+) (0x\w+) .* (0x\w+)$", text, re.MULTILINE)
+        assert segments, path
+        for offset, address, alignment in segments:
+            assert int(alignment, 16) % 65536 == 0, (path, alignment)
+            assert (int(address, 16) - int(offset, 16)) % 65536 == 0, (path, offset, address)
 
 
 @pytest.mark.parametrize("name", ["portable_mlp", "xnnpack_mlp"])
