@@ -122,7 +122,8 @@ TANDEM_API const struct tandem_named_data *tandem_program_named_data(const struc
 struct tandem_method;
 
 /* Loads a method, with options for the loads of its delegates. *method is owned. Blocks as tandem_load_create
- * does. Errors: NOT_FOUND (method, kernel), and what the delegate's load said, message included. */
+ * does. Errors: NOT_FOUND (method, kernel), and what the delegate's load said, message included. A damaged
+ * payload of another backend may end the process: XNNPACK's reader trusts its own. */
 TANDEM_API enum tandem_status tandem_method_create(struct tandem_program *program, const char *name,
                                                    const struct tandem_option *options, size_t option_count,
                                                    struct tandem_method **method, struct tandem_error *error);
