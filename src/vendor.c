@@ -351,6 +351,21 @@ enum tandem_status tandem_vendor_get_info(size_t index, struct tandem_vendor_inf
   return status;
 }
 
+/* For whoever only looks at a payload: the vendor's sentence is the error as it is. A fork meanwhile knows of
+ * the call. */
+static enum tandem_status look_into_payload(const struct tandem_vendor *vendor, const void *payload,
+                                            size_t size, const struct tandem_named_data *named_data,
+                                            struct tandem_payload *parsed, struct tandem_error *error) {
+  enum tandem_status status = td_call_check_fork(vendor, error);
+  if (status != TANDEM_OK)
+    return status;
+  struct td_call call;
+  td_call_begin(&call, vendor, NULL);
+  status = vendor->parse(&td_host, payload, size, named_data, parsed, error);
+  td_call_end(&call, TANDEM_OK, "read the payload", NULL);
+  return status;
+}
+
 enum tandem_status tandem_payload_describe(const char *backend, const void *payload, size_t size,
                                            tandem_fact_fn fact, void *user, struct tandem_error *error) {
   int cancel = td_cancel_disable();
@@ -361,18 +376,12 @@ enum tandem_status tandem_payload_describe(const char *backend, const void *payl
     status = td_fail(error, TANDEM_INVALID_ARGUMENT, "backend, payload and fact must be given");
   else
     status = td_vendor_find(backend, &vendor, error);
+  struct tandem_payload parsed = {0};
   if (status == TANDEM_OK)
-    status = td_call_check_fork(vendor, error);
+    status = look_into_payload(vendor, payload, size, NULL, &parsed, error);
   if (status == TANDEM_OK) {
-    struct tandem_payload parsed = {0};
-    struct td_call call; /* for a fork meanwhile; the vendor's sentence is the error as it is */
-    td_call_begin(&call, vendor, NULL);
-    status = vendor->parse(&td_host, payload, size, NULL, &parsed, error);
-    td_call_end(&call, TANDEM_OK, "read the payload", NULL);
-    if (status == TANDEM_OK) {
-      vendor->describe(&parsed, fact, user);
-      vendor->payload_destroy(&parsed);
-    }
+    vendor->describe(&parsed, fact, user);
+    vendor->payload_destroy(&parsed);
   }
   td_cancel_restore(cancel);
   return status;
@@ -423,7 +432,8 @@ enum tandem_status tandem_payload_sha256(const char *backend, const void *payloa
     status = td_vendor_find(backend, &vendor, error);
   if (status != TANDEM_OK)
     goto done;
-  status = vendor->parse(&td_host, payload, size, named_data != NULL ? named_data : &nothing, &parsed, error);
+  status =
+      look_into_payload(vendor, payload, size, named_data != NULL ? named_data : &nothing, &parsed, error);
   if (status != TANDEM_OK)
     goto done;
   parts = td_payload_parts(&parsed, error);

@@ -238,7 +238,9 @@ struct tandem_load_desc {
 };
 
 /* Makes a load. Blocks while an engine is built, by this call or, for the same identity, by another.
- * *load is owned: give it to tandem_load_destroy. Errors: every status but DEVICE_LOST. */
+ * *load is owned: give it to tandem_load_destroy. Errors: every status; DEVICE_LOST for a lost device, and in
+ * a process forked while another thread was in a vendor, or after a vendor that does not survive a fork ran.
+ */
 TANDEM_API enum tandem_status tandem_load_create(const struct tandem_load_desc *desc,
                                                  struct tandem_load **load, struct tandem_error *error);
 
@@ -372,7 +374,8 @@ TANDEM_API enum tandem_status tandem_vendor_get_info(size_t index, struct tandem
                                                      struct tandem_error *error);
 
 /* Calls `fact` for each fact of a payload (key and value borrowed for the call), without opening a vendor's
- * library: kind, engine offset and size, versions. Errors: NOT_FOUND (backend), BAD_PROGRAM, UNSUPPORTED. */
+ * library: kind, engine offset and size, versions. Errors: NOT_FOUND (backend), BAD_PROGRAM, UNSUPPORTED,
+ * DEVICE_LOST (in a forked child, see tandem_load_create). */
 typedef void (*tandem_fact_fn)(void *user, const char *key, const char *value);
 TANDEM_API enum tandem_status tandem_payload_describe(const char *backend, const void *payload, size_t size,
                                                       tandem_fact_fn fact, void *user,
@@ -380,7 +383,8 @@ TANDEM_API enum tandem_status tandem_payload_describe(const char *backend, const
 
 /* The SHA-256 that the option expect_sha256 is compared with: of the engine bytes of a payload, wherever they
  * lie. `named_data` as in tandem_load_desc. No vendor's library is opened. Errors: NOT_FOUND (backend),
- * BAD_PROGRAM, UNSUPPORTED, MISSING_DATA (named data that is not given), OUT_OF_MEMORY. */
+ * BAD_PROGRAM, UNSUPPORTED, MISSING_DATA (named data that is not given), OUT_OF_MEMORY, DEVICE_LOST
+ * (likewise). */
 TANDEM_API enum tandem_status tandem_payload_sha256(const char *backend, const void *payload, size_t size,
                                                     const struct tandem_named_data *named_data, char hex[65],
                                                     struct tandem_error *error);

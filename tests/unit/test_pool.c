@@ -1268,6 +1268,11 @@ static void a_child_forked_during_another_thread_s_call_refuses_its_vendor(void 
                         TANDEM_DEVICE_LOST
                     ? 0
                     : 2;
+      char hex[65];
+      failed |=
+          tandem_payload_sha256("FakeBackend", b.payload, b.size, NULL, hex, &error) == TANDEM_DEVICE_LOST
+              ? 0
+              : 32;
       failed |= fake_count(plain, FAKE_PARSE) == parsed ? 0 : 4; /* nothing of the vendor was entered */
       scene_make(&other);
       failed |= other.status == TANDEM_OK && scene_runs(&other, &b.model, 0) ? 0 : 8;
