@@ -44,8 +44,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
   told = copy_text(bytes, size);
   enum tandem_status status = td_openvino_open(&host, &library, &error);
   if (status == TANDEM_OK) {
-    int year = (int)strtol(told, NULL, 10);
-    require(year == 2025 || year == 2026, "a version that tandem does not work with");
+    require(strncmp(told, "2025.", 5) == 0 || strncmp(told, "2026.", 5) == 0,
+            "a version that tandem does not work with");
     require(strchr(td_openvino_version, '-') == NULL, "a version with its build");
   } else {
     require(status == TANDEM_UNSUPPORTED && error.code == status, "an error without its status");

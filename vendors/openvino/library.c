@@ -66,7 +66,7 @@ static bool search_places(struct td_search *search) {
 static enum tandem_status check_version(const struct tandem_host *host, const char *version, const char *path,
                                         struct tandem_error *error) {
   int year = 0, minor = 0;
-  if (sscanf(version, "%d.%d", &year, &minor) != 2)
+  if (*version < '0' || *version > '9' || sscanf(version, "%4d.%4d", &year, &minor) != 2)
     return host->fail(error, TANDEM_UNSUPPORTED,
                       "%s says its version is \"%s\", expected one like 2026.4.1; %s", path, version, remedy);
   if (year < 2025 || (year == 2025 && minor < 4) || year > 2026)
