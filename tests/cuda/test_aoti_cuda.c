@@ -576,6 +576,10 @@ static void a_warmed_up_run_is_captured_by_the_caller(void **state) {
     td_aoti_cuda_leave(rig.engine.cuda);
     assert_int_equal(run_with(&rig, on_stream, host, out, 2), TANDEM_INVALID_STATE);
     assert_non_null(strstr(error.message, "host memory"));
+    int runs = engine.runs;
+    assert_int_equal(run_with(&rig, on_stream, in, host, 2), TANDEM_INVALID_STATE);
+    assert_non_null(strstr(error.message, warm ? "host memory" : "first run"));
+    assert_int_equal(engine.runs, runs); /* nothing of it is in the capture */
     enum tandem_status status = run_with(&rig, on_stream, in, out, 2);
     assert_int_equal(status, warm ? TANDEM_OK : TANDEM_INVALID_STATE);
     enter(&rig);

@@ -379,6 +379,14 @@ static enum tandem_status take_output(struct run *run, size_t output, const stru
   return status;
 }
 
+/* All of them, of the shapes that the run before with the same input shapes gave. */
+static enum tandem_status take_outputs(struct run *run, bool graph) {
+  enum tandem_status status = TANDEM_OK;
+  for (size_t i = 0; status == TANDEM_OK && i < run->self->output_count; i++)
+    status = take_output(run, i, &run->part->results[i], graph);
+  return status;
+}
+
 static int32_t copy_inputs(struct run *run) {
   int32_t code = TD_CUDA_OK;
   for (size_t i = 0; code == TD_CUDA_OK && i < run->self->input_count; i++)
@@ -467,11 +475,9 @@ static enum tandem_status run_graph(struct run *run, enum td_graph_result *resul
   *result = TD_GRAPH_PLAIN;
   if (used != part->shape_count || memcmp(part->key, part->shapes, used * sizeof *part->key) != 0)
     return TANDEM_OK;
-  for (size_t i = 0; i < self->output_count; i++) {
-    enum tandem_status status = take_output(run, i, &part->results[i], true);
-    if (status != TANDEM_OK)
-      return status;
-  }
+  enum tandem_status status = take_outputs(run, true);
+  if (status != TANDEM_OK)
+    return status;
   for (size_t i = 0; i < count_of(self); i++)
     part->key[used++] = part->tensors[i].address;
   struct td_graph_request request = {.enqueue = record_run,
@@ -501,11 +507,15 @@ static enum tandem_status run_plainly(struct run *run) {
   if (run->cuda.captured && (!self->ran || used != part->shape_count ||
                              memcmp(part->key, part->shapes, used * sizeof *part->key) != 0))
     return td_run_refuse_capture(&run->cuda, "this is the first run with these shapes");
+  /* What is refused leaves nothing in the caller's capture. */
+  enum tandem_status status = run->cuda.captured ? take_outputs(run, false) : TANDEM_OK;
+  if (status != TANDEM_OK)
+    return status;
   part->shape_count = 0;
   run->cuda.queued = true;
   /* Into the caller's capture what must not be there has to fail, not to be left out. */
   int32_t mode = run->cuda.captured ? td_cuda_capture_mode(TD_CUDA_CAPTURE_THREAD_LOCAL) : 0;
-  enum tandem_status status = judge(run, invoke(run, run->cuda.stream));
+  status = judge(run, invoke(run, run->cuda.stream));
   for (size_t i = 0; status == TANDEM_OK && i < self->output_count; i++) {
     struct td_aoti_result *result = &part->results[i];
     const struct td_cuda_tensor *tensor = &part->tensors[self->input_count + i];
