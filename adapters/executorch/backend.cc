@@ -22,6 +22,7 @@
 #include <executorch/runtime/core/exec_aten/util/tensor_util.h>
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -476,6 +477,18 @@ std::mutex &registration() {
   static std::mutex mutex;
   return mutex;
 }
+
+void lock_registration() {
+  registration().lock();
+}
+
+void unlock_registration() {
+  registration().unlock();
+}
+
+/* It is held over no wait for a thread, so a fork waits for it: else a child could find it held for ever. */
+[[maybe_unused]] const bool guarded =
+    pthread_atfork(lock_registration, unlock_registration, unlock_registration) == 0;
 
 /* Never destroyed: ExecuTorch's table points here until the process ends. */
 Backend *slots() {

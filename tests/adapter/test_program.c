@@ -6,8 +6,10 @@
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <pthread.h>
@@ -880,6 +882,36 @@ static void one_method_on_two_threads_is_serialised(void **state) {
   tandem_program_destroy(program);
 }
 
+static atomic_bool enough;
+
+static void *ask_for_backends(void *argument) {
+  while (!enough)
+    tandem_executorch_active("DemoBackend");
+  return argument;
+}
+
+/* Loads ask which backends are tandem's, so a thread may be doing that at any fork. */
+static void a_child_forked_while_threads_ask_for_backends_gets_an_answer(void **state) {
+  (void)state;
+  pthread_t threads[2];
+  int failed = 0;
+  enough = false;
+  for (int i = 0; i < 2; i++)
+    assert_int_equal(pthread_create(&threads[i], NULL, ask_for_backends, NULL), 0);
+  for (int i = 0; i < 100 && !failed; i++) {
+    pid_t child = fork();
+    if (child == 0) {
+      alarm(10);
+      _exit(!tandem_executorch_active("DemoBackend"));
+    }
+    failed = child < 0 || waitpid(child, &failed, 0) != child || failed;
+  }
+  enough = true;
+  for (int i = 0; i < 2; i++)
+    pthread_join(threads[i], NULL);
+  assert_false(failed);
+}
+
 static void the_runtime_is_told_by_path_and_version(void **state) {
   (void)state;
   assert_true(access(tandem_executorch_path(), R_OK) == 0);
@@ -934,6 +966,7 @@ int main(void) {
       cmocka_unit_test(a_long_message_can_be_read_whole),
       cmocka_unit_test(null_arguments_are_refused),
       cmocka_unit_test(one_method_on_two_threads_is_serialised),
+      cmocka_unit_test(a_child_forked_while_threads_ask_for_backends_gets_an_answer),
       cmocka_unit_test(the_runtime_is_told_by_path_and_version),
   };
   return cmocka_run_group_tests(tests, register_demo, NULL);
