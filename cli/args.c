@@ -91,7 +91,7 @@ int td_args_parse(const struct td_usage *usage, const struct td_flag *flags, siz
     }
     if (strcmp(text, "--help") == 0 || strcmp(text, "-h") == 0) {
       fputs(usage->help, stdout);
-      return fflush(stdout) == 0 ? TD_EXIT_DONE : TD_EXIT_FAILED;
+      return td_end_output() ? TD_EXIT_DONE : TD_EXIT_FAILED;
     }
     const struct td_flag *flag = NULL;
     for (size_t k = 0; k < flag_count && !flag; k++)

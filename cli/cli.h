@@ -70,6 +70,8 @@ enum tandem_status td_refuse(struct tandem_error *error, enum tandem_status stat
 bool td_fancy(void);
 /* `fraction` of `width` cells as text; static per thread until the next call. */
 const char *td_bar(double fraction, int width);
+/* Writes out what was printed; false, and a line, when some of it could not be written. */
+bool td_end_output(void);
 /* Prints one JSON document and frees it; false when it could not be written. NULL is out of memory. */
 bool td_print_json(cJSON *document);
 

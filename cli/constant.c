@@ -66,7 +66,7 @@ int td_constant_command(int count, char **arguments) {
   int64_t after = td_memory_private();
   printf("{\"loaded_bytes\": %lld, \"constant_bytes\": %lld}\n", (long long)(loaded - base),
          (long long)(after - base));
-  result = fflush(stdout) == 0 ? TD_EXIT_DONE : TD_EXIT_FAILED;
+  result = td_end_output() ? TD_EXIT_DONE : TD_EXIT_FAILED;
 
 done:
   for (long i = 0; i < request_count; i++)

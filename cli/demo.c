@@ -320,7 +320,7 @@ int td_demo_command(int count, char **arguments) {
     result = td_print_json(document) ? TD_EXIT_DONE : TD_EXIT_FAILED;
   } else {
     print_demo(unshared, shared, size_mib);
-    result = fflush(stdout) == 0 ? TD_EXIT_DONE : TD_EXIT_FAILED;
+    result = td_end_output() ? TD_EXIT_DONE : TD_EXIT_FAILED;
   }
   if (!sharing) {
     td_complain("demo: the second load did not share the first one's engine");

@@ -350,7 +350,7 @@ int td_doctor_command(int count, char **arguments) {
     print_gpus(&gpus);
     printf("\n%s\n", usable ? "Programs for OpenvinoBackend load here and share their engines."
                             : "Programs for OpenvinoBackend cannot be loaded here yet.");
-    good = fflush(stdout) == 0;
+    good = td_end_output();
   }
   td_notes_fini(false);
   if (!usable)

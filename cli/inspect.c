@@ -204,7 +204,7 @@ int td_inspect_command(int count, char **arguments) {
     document = NULL;
   } else {
     print_program(document);
-    result = fflush(stdout) == 0 ? TD_EXIT_DONE : TD_EXIT_FAILED;
+    result = td_end_output() ? TD_EXIT_DONE : TD_EXIT_FAILED;
   }
   if (problem.code != TANDEM_OK) {
     td_complain("%s", problem.message);

@@ -45,7 +45,7 @@ int main(int count, char **arguments) {
       printf("tandem %s\n", tandem_version());
     else
       fputs(help, stdout);
-    return fflush(stdout) == 0 ? TD_EXIT_DONE : TD_EXIT_FAILED;
+    return td_end_output() ? TD_EXIT_DONE : TD_EXIT_FAILED;
   }
   for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
     if (strcmp(commands[i].name, name) == 0)

@@ -31,18 +31,22 @@ struct cursor {
 };
 
 /* The one failure exit of the parser: the first failure stays. */
-static bool fail(struct cursor *cursor, const char *expected) {
-  if (cursor->status == TANDEM_OK) {
-    char found[24] = "the end of the header";
-    if (cursor->next < cursor->end) {
-      unsigned char c = *cursor->next;
-      snprintf(found, sizeof found, c >= 32 && c < 127 ? "'%c'" : "byte 0x%02x", c);
-    }
+static bool refuse(struct cursor *cursor, const char *expected, const char *found) {
+  if (cursor->status == TANDEM_OK)
     cursor->status = td_refuse(cursor->error, TANDEM_INVALID_ARGUMENT,
                                "%s: not a .npy file that can be read: at byte %zu expected %s, found %s",
                                cursor->origin, (size_t)(cursor->next - cursor->start), expected, found);
-  }
   return false;
+}
+
+/* What was found is the character that comes next. */
+static bool fail(struct cursor *cursor, const char *expected) {
+  char found[24] = "the end of the header";
+  if (cursor->next < cursor->end) {
+    unsigned char c = *cursor->next;
+    snprintf(found, sizeof found, c >= 32 && c < 127 ? "'%c'" : "byte 0x%02x", c);
+  }
+  return refuse(cursor, expected, found);
 }
 
 static void skip_spaces(struct cursor *cursor) {
@@ -133,7 +137,9 @@ static bool take_dtype(struct cursor *cursor, struct td_npy *npy) {
       return true;
     }
   cursor->next = at;
-  return fail(cursor, "a little-endian type out of bool, (u)int8-64, float16-64");
+  char found[sizeof text + 2];
+  snprintf(found, sizeof found, "'%s'", text);
+  return refuse(cursor, "a little-endian type out of bool, (u)int8-64, float16-64", found);
 }
 
 /* A Python dictionary with the three keys, each once, in any order. */

@@ -9,6 +9,7 @@
  */
 #include "cli.h"
 
+#include <errno.h>
 #include <langinfo.h>
 #include <pthread.h>
 #include <stdarg.h>
@@ -243,6 +244,14 @@ static void make_utf8(char *text) {
   }
 }
 
+bool td_end_output(void) {
+  errno = 0;
+  if (fflush(stdout) == 0 && !ferror(stdout))
+    return true;
+  td_complain("cannot write to stdout%s%s", errno ? ": " : "", errno ? strerror(errno) : "");
+  return false;
+}
+
 bool td_print_json(cJSON *document) {
   char *text = document ? cJSON_Print(document) : NULL;
   make_utf8(text);
@@ -251,11 +260,9 @@ bool td_print_json(cJSON *document) {
     td_complain("out of memory while writing JSON");
     return false;
   }
-  bool good = puts(text) >= 0 && fflush(stdout) == 0;
+  puts(text);
   free(text);
-  if (!good)
-    td_complain("cannot write to stdout");
-  return good;
+  return td_end_output();
 }
 
 double td_number(const cJSON *object, const char *key) {

@@ -738,7 +738,7 @@ int td_run_command(int count, char **arguments) {
     document = NULL;
   } else {
     print_session(document);
-    result = fflush(stdout) == 0 ? TD_EXIT_DONE : TD_EXIT_FAILED;
+    result = td_end_output() ? TD_EXIT_DONE : TD_EXIT_FAILED;
   }
   if (differ) {
     td_complain("the outputs of the loads differ, though the vendor repeats itself");

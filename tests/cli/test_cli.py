@@ -213,12 +213,14 @@ def test_json_is_json_whatever_bytes_a_path_has(name, command, tmp_path):
     assert document["program"] == f"{tmp_path}/{NAMES[name]}"
 
 
-def test_a_full_disk_is_an_error():
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["run", "--help"],
+                                       *([command, DATA / "portable_mlp.pte", *json]
+                                         for command in ("inspect", "run") for json in ([], ["--json"]))])
+def test_a_full_disk_is_an_error(arguments):
     with open("/dev/full", "w") as full:
-        result = subprocess.run([TANDEM, "inspect", DATA / "portable_mlp.pte", "--json"], stdout=full,
-                                stderr=subprocess.PIPE, text=True, timeout=LIMIT)
+        result = subprocess.run([TANDEM, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, timeout=LIMIT)
     assert result.returncode == 1
-    assert result.stderr == "tandem: cannot write to stdout\n"
+    assert result.stderr == "tandem: cannot write to stdout: No space left on device\n"
 
 
 # ---------------------------------------------------------------- programs without a delegate of tandem

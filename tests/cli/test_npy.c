@@ -91,7 +91,7 @@ static void what_is_wrong_is_told_in_one_line(void **state) {
     const char *words;
   } cases[] = {
       {"{'descr': '>f4', 'fortran_order': False, 'shape': (1,), }", 4,
-       "at byte 20 expected a little-endian type"},
+       "at byte 20 expected a little-endian type out of bool, (u)int8-64, float16-64, found '>f4'"},
       {"{'descr': '<c8', 'fortran_order': False, 'shape': (1,), }", 8, "little-endian type"},
       {"{'descr': '|O', 'fortran_order': False, 'shape': (1,), }", 8, "little-endian type"},
       {"{'descr': [('a', '<i4')], 'fortran_order': False, 'shape': (1,), }", 4,
