@@ -550,6 +550,8 @@ enum tandem_status tandem_load_run(struct tandem_load *load, const struct tandem
   struct tandem_error own;
   error = error != NULL ? error : &own;
   td_clear(error);
+  if (run != NULL && run->struct_size == sizeof *run && run->done != NULL)
+    *run->done = NULL;
   enum tandem_status status = load != NULL ? check_process(load, error)
                                            : td_fail(error, TANDEM_INVALID_ARGUMENT, "no load was given");
   if (status == TANDEM_OK)

@@ -325,6 +325,8 @@ enum tandem_status tandem_method_run(struct tandem_method *method, const struct 
           return tandem_fail(error, TANDEM_INVALID_ARGUMENT,
                              "method is NULL, or run->struct_size is %zu: expected %zu",
                              run ? run->struct_size : 0, sizeof(*run));
+        if (run->done)
+          *run->done = nullptr;
         if ((run->stream || run->return_early || run->done) && !method->direct)
           return tandem_fail(
               error, TANDEM_INVALID_ARGUMENT,

@@ -190,7 +190,7 @@ struct tandem_vendor {
                                        struct tandem_context_io *io, struct tandem_error *error);
   void (*context_destroy)(void *context);
   /* Outputs as in tandem_run_desc; the vendor writes rank and shape, and calls resize before it writes data
-   * when the real shape differs from the one given or does not fit `size`. */
+   * when the real shape differs from the one given or does not fit `size`. What `done` points to is NULL. */
   enum tandem_status (*run)(void *context, const struct tandem_run_desc *desc, struct tandem_error *error);
   /* Clears the state between runs (optional: NULL when engines of this vendor keep none). */
   enum tandem_status (*reset)(void *context, struct tandem_error *error);

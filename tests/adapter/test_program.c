@@ -438,6 +438,12 @@ static void only_a_method_that_is_one_delegate_takes_a_stream(void **state) {
       assert_int_equal(tandem_method_run(method, &run, &error), TANDEM_INVALID_ARGUMENT);
       assert_non_null(strstr(error.message, cases[c].expected));
     }
+    struct tandem_run_desc wrong = good;
+    wrong.input_count = 0;
+    wrong.done = &event;
+    event = in;
+    assert_int_equal(tandem_method_run(method, &wrong, &error), TANDEM_INVALID_ARGUMENT);
+    assert_null(event);
     assert_int_equal(demo.runs, before);
     assert_int_equal(tandem_method_run(method, &good, &error), TANDEM_OK);
     tandem_method_destroy(method);

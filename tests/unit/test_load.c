@@ -368,7 +368,10 @@ static void a_malformed_run_is_refused(void **state) {
   struct tandem_run_desc desc = {.struct_size = sizeof desc, .input_count = 1, .output_count = 1};
   assert_int_equal(tandem_load_run(NULL, &desc, &error), TANDEM_INVALID_ARGUMENT);
   assert_int_equal(tandem_load_run(load.load, NULL, &error), TANDEM_INVALID_ARGUMENT);
+  void *done = &load;
+  desc.done = &done;
   assert_int_equal(tandem_load_run(load.load, &desc, &error), TANDEM_INVALID_ARGUMENT); /* NULL arrays */
+  assert_null(done);
   desc.struct_size = 1;
   assert_int_equal(tandem_load_run(load.load, &desc, NULL), TANDEM_INVALID_ARGUMENT);
   assert_int_equal(tandem_load_reset(NULL, &error), TANDEM_INVALID_ARGUMENT);

@@ -585,8 +585,6 @@ enum tandem_status td_aoti_cuda_run(struct td_aoti_context *self, const struct t
                              .desc = desc,
                              .error = error,
                              .stream = desc->stream != NULL ? desc->stream : part->stream}};
-  if (desc->done != NULL)
-    *desc->done = NULL;
   enum tandem_status status = run_entered(&run);
   return status == TANDEM_OK ? status : td_run_give_up(&run.cuda, status);
 }

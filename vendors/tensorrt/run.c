@@ -190,8 +190,6 @@ enum tandem_status td_trt_run(void *context, const struct tandem_run_desc *desc,
                .desc = desc,
                .error = error,
                .stream = desc->stream != NULL ? desc->stream : TD_CUDA_STREAM_PER_THREAD}};
-  if (desc->done != NULL)
-    *desc->done = NULL;
   enum tandem_status status = check_counts(&run);
   if (status == TANDEM_OK)
     status = td_cuda_enter(self->cuda, error);
