@@ -606,6 +606,50 @@ static void a_warmed_up_run_is_captured_by_the_caller(void **state) {
   close_rig(&rig);
 }
 
+static int locks_held, hooks_called, hooks_under_lock;
+
+static void take_alone(struct tandem_host_lock *lock) {
+  td_host.lock_alone(lock);
+  locks_held++;
+}
+
+static void take_shared(struct tandem_host_lock *lock) {
+  td_host.lock_shared(lock);
+  locks_held++;
+}
+
+static void give_back(struct tandem_host_lock *lock) {
+  locks_held--;
+  td_host.unlock(lock);
+}
+
+static void note_hook(void *user) {
+  (void)user;
+  hooks_called++;
+  hooks_under_lock += locks_held > 0;
+}
+
+static void the_wait_hooks_find_no_lock_held_in_a_first_run(void **state) {
+  (void)state;
+  struct tandem_host host = td_host;
+  struct rig rig;
+  float in[COUNT], out[COUNT];
+  host.lock_alone = take_alone, host.lock_shared = take_shared, host.unlock = give_back;
+  memcpy(in, ones, SIZE);
+  open_rig(&rig, false);
+  td_aoti_set_host(&host);
+  td_cuda_set_host(&host);
+  tandem_set_wait_hooks(note_hook, note_hook, NULL);
+  locks_held = hooks_called = hooks_under_lock = 0;
+  must_run(&rig, plainly, in, out);
+  tandem_set_wait_hooks(NULL, NULL, NULL);
+  td_aoti_set_host(&td_host);
+  td_cuda_set_host(&td_host);
+  assert_true(hooks_called >= 2 && locks_held == 0);
+  assert_int_equal(hooks_under_lock, 0);
+  close_rig(&rig);
+}
+
 static void what_cannot_run_is_told_and_the_next_run_works(void **state) {
   (void)state;
   struct rig rig;
@@ -901,6 +945,7 @@ int main(void) {
       cmocka_unit_test(a_run_that_repeats_is_recorded_and_replayed),
       cmocka_unit_test(engines_on_libtorch_are_not_recorded_or_captured),
       cmocka_unit_test(a_warmed_up_run_is_captured_by_the_caller),
+      cmocka_unit_test(the_wait_hooks_find_no_lock_held_in_a_first_run),
       cmocka_unit_test(what_cannot_run_is_told_and_the_next_run_works),
       cmocka_unit_test(memory_of_another_device_is_refused_by_name),
       cmocka_unit_test(only_a_primary_context_is_taken_and_only_a_gpu_that_is_new_enough),

@@ -422,6 +422,7 @@ static enum tandem_status invoke(struct run *run, void *stream) {
   struct td_aoti_context *self = run->self;
   bool first = !self->ran;
   if (first) {
+    host->wait_begin(); /* around all of it: the hooks are called with no lock held */
     host->lock_alone(&first_run);
     td_cuda_capture_lock_shared();
   }
@@ -432,6 +433,7 @@ static enum tandem_status invoke(struct run *run, void *stream) {
       status = td_cuda_fail(run->part->device, code, "wait for the first run", run->cuda.error);
     td_cuda_capture_unlock();
     host->unlock(&first_run);
+    host->wait_end();
   }
   return status;
 }
