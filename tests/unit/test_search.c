@@ -254,6 +254,7 @@ static void what_is_named_is_used_or_is_the_error(void **state) {
     const char *value, *reason;
   } cases[] = {{under("nowhere/%s", subject->file), "this path does not exist; correct or unset it"},
                {under("empty"), "there is no lib"},
+               {"libnowhere.so", "the system's loader does not find it"},
                {rubbish, "cannot open the library"}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     setenv(subject->variable, cases[i].value, 1);

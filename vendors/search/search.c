@@ -100,9 +100,12 @@ bool td_search_named(struct td_search *search, td_search_fn visit) {
   int failed = stat(search->named, &state) != 0 ? errno : 0;
   if (failed == 0 && S_ISDIR(state.st_mode))
     return visit(search, search->named);
-  if ((failed != ENOENT && failed != ENOTDIR) || strchr(search->named, '/') == NULL)
-    return td_search_library(search, search->named);
-  search->host->fail(&search->broken, TANDEM_UNAVAILABLE, "this path does not exist");
+  bool is_path = strchr(search->named, '/') != NULL, is_there = failed != ENOENT && failed != ENOTDIR;
+  if ((is_there || !is_path) && td_search_library(search, search->named))
+    return true;
+  if (search->broken.code == TANDEM_OK)
+    search->host->fail(&search->broken, TANDEM_UNAVAILABLE,
+                       is_path ? "this path does not exist" : "the system's loader does not find it");
   return false;
 }
 
