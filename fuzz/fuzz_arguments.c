@@ -9,7 +9,11 @@ enum { WORDS_MAX = 64 };
 
 static size_t complaints;
 
-/* In place of report.c's, which writes to stderr. */
+/* In place of report.c's, which write. */
+bool td_end_output(void) {
+  return true;
+}
+
 void td_complain(const char *format, ...) {
   char message[1024];
   va_list arguments;
