@@ -350,11 +350,10 @@ public:
       }
       int number = 0;
       char rest = 0;
-      if (std::holds_alternative<std::array<char, er::kMaxOptionValueLength>>(option.value))
-        option.value = value;
-      else if (strcmp(value.data(), "true") == 0 || strcmp(value.data(), "false") == 0)
+      bool text_wanted = std::holds_alternative<std::array<char, er::kMaxOptionValueLength>>(option.value);
+      if (!text_wanted && (strcmp(value.data(), "true") == 0 || strcmp(value.data(), "false") == 0))
         option.value = value[0] == 't';
-      else if (sscanf(value.data(), "%9d%c", &number, &rest) == 1)
+      else if (!text_wanted && sscanf(value.data(), "%9d%c", &number, &rest) == 1)
         option.value = number;
       else
         option.value = value;

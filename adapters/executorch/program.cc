@@ -104,6 +104,8 @@ enum tandem_status keep_loader(er::Result<Loader> result, const char *path,
 enum tandem_status open_file(const char *path, bool read, std::unique_ptr<er::DataLoader> *loader,
                              struct tandem_error *error) {
   struct stat info;
+  if (!*path)
+    return tandem_fail(error, TANDEM_INVALID_ARGUMENT, "the path is empty: expected that of a file");
   if (stat(path, &info) != 0)
     return tandem_fail(error, TANDEM_NOT_FOUND, "%s: %s", path, strerror(errno));
   if (!S_ISREG(info.st_mode))

@@ -287,8 +287,8 @@ class Method(_Owner):
         if self._born != _forks:  # before the lock, which a thread of the parent may hold for ever
             self._use()
         slots, output_slots = self._inputs, self._outputs
-        for name, given in (("inputs", inputs), ("out", out)):
-            if hasattr(given, "__dlpack__"):  # whose rows would be taken for tensors
+        for name, given in (("inputs", inputs), ("out", () if out is None else out)):
+            if hasattr(given, "__dlpack__") or not hasattr(given, "__len__"):  # rows would be taken for tensors
                 raise TypeError(f"{name} is one {type(given).__name__}: expected a list, with a tensor for each")
         if len(inputs) != len(slots):
             inputs = self._drop_constants(inputs)

@@ -567,6 +567,7 @@ def test_errors_say_what_where_and_what_was_expected(models, tmp_path):
     text = io.StringIO()
     for error, match, call in [
         (tandem.NotFoundError, "missing.pte", lambda: runtime.load_program("missing.pte")),
+        (tandem.InvalidArgumentError, "the path is empty", lambda: runtime.load_program("")),
         (tandem.BadProgramError, "bad.pte", lambda: runtime.load_program(bad)),
         (tandem.BadProgramError, "no bytes", lambda: runtime.load_program(b"")),
         (tandem.InvalidArgumentError, "NUL", lambda: runtime.load_program("a\0b")),

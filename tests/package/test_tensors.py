@@ -427,7 +427,7 @@ def test_room_that_does_not_fit_is_refused_by_name(models):
     method = doors.open_door("own").load(models.mlp).method
     with pytest.raises(tandem.InvalidArgumentError, match="0 inputs were given.*has 1.*input0"):
         method.execute()
-    for tensor in (x, torch.from_numpy(x)):
+    for tensor in (x, torch.from_numpy(x), None, iter([x])):
         with pytest.raises(TypeError, match="inputs is one .*expected a list"):
             method.execute(tensor)
     with pytest.raises(TypeError, match="out is one ndarray: expected a list"):
