@@ -119,9 +119,23 @@ load = None
 host.collect()
 assert there.tandem.stats().loads == 0
 """
+PLUGIN_CLOSED = """
+import _ctypes
+loads.clear()
+load = None
+host.collect()
+assert there.tandem.stats().loads == 0
+_ctypes.dlclose(there.tandem.library._handle)
+there.load(path).method.execute([torch.ones(4, 64)])  # it stays: ExecuTorch's table points into it
+"""
+ENDINGS = {
+    "without unloading": "",
+    "unloading at exit": AT_EXIT,
+    "a method outliving its program": PROGRAM_FIRST,
+    "after the plug-in was closed": PLUGIN_CLOSED,
+}
 
 
-@pytest.mark.parametrize("ending", ["without unloading", "unloading at exit", "a method outliving its program"])
+@pytest.mark.parametrize("ending", ENDINGS)
 def test_a_process_ends_cleanly(models, ending):
-    tail = {"without unloading": "", "unloading at exit": AT_EXIT}.get(ending, PROGRAM_FIRST)
-    assert interpreter(LOAD + tail, models.mlp.path) == (0, "")
+    assert interpreter(LOAD + ENDINGS[ending], models.mlp.path) == (0, "")
