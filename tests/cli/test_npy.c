@@ -94,6 +94,7 @@ static void what_is_wrong_is_told_in_one_line(void **state) {
        "at byte 20 expected a little-endian type out of bool, (u)int8-64, float16-64, found '>f4'"},
       {"{'descr': '<c8', 'fortran_order': False, 'shape': (1,), }", 8, "little-endian type"},
       {"{'descr': '|O', 'fortran_order': False, 'shape': (1,), }", 8, "little-endian type"},
+      {"{'descr': '<\n\x1b\xff', 'fortran_order': False, 'shape': (1,), }", 8, "found '<???'"},
       {"{'descr': [('a', '<i4')], 'fortran_order': False, 'shape': (1,), }", 4,
        "expected a quoted text, found '['"},
       {"{'descr': '<f4', 'fortran_order': True, 'shape': (1,), }", 4, "C order"},
