@@ -11,14 +11,16 @@
  *
  * Memory is of the device's primary context, which engines of CudaBackend run in. Each allocation keeps that
  * context, each copy waits for itself on a stream of the thread's own, and the thread's current context and
- * capture mode are as before.
+ * capture mode are as before. A forked child gets none of it: CUDA does not live on there.
  */
 #include "adapter.h"
 
 #include <executorch/runtime/core/device_allocator.h>
 
 #include <dlfcn.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -75,14 +77,31 @@ er::Error complain(er::Error code, enum tandem_status status, const char *format
   return code;
 }
 
-/* A failure is not remembered: the driver may be there the next time. */
-const Driver *open_driver() {
+std::atomic<long> driver_process; /* that opens the driver or has opened it; 0: none */
+
+/* Asked before any lock: another thread of the parent may have held one at the fork. */
+bool is_inherited() {
+  long process = driver_process;
+  return process != 0 && process != static_cast<long>(getpid());
+}
+
+/* A failure is not remembered: the driver may be there the next time. `inherited`: the error in a child. */
+const Driver *open_driver(enum tandem_status inherited) {
   static std::mutex mutex;
   static Driver driver;
   static bool opened;
+  if (is_inherited()) {
+    complain(
+        er::Error::NotSupported, inherited,
+        "CUDA was started by process %ld and does not work in process %ld, which was forked from it; load "
+        "after the fork, or start workers with exec (Python: spawn)",
+        driver_process.load(), static_cast<long>(getpid()));
+    return nullptr;
+  }
   std::lock_guard<std::mutex> lock(mutex);
   if (opened)
     return &driver;
+  driver_process = static_cast<long>(getpid());
   const char *name = getenv("TANDEM_CUDA_LIBRARY");
   if (!name || !*name)
     name = "libcuda.so.1";
@@ -94,6 +113,7 @@ const Driver *open_driver() {
              "the program plans memory on a CUDA device and there is no CUDA driver: %s (install NVIDIA's "
              "driver, or name its library in TANDEM_CUDA_LIBRARY)",
              reason ? reason : name);
+    driver_process = 0;
     return nullptr;
   }
   Driver found = {};
@@ -108,6 +128,7 @@ const Driver *open_driver() {
     complain(er::Error::NotSupported, TANDEM_UNAVAILABLE,
              "the program plans memory on a CUDA device and the driver %s %s (%s %d)", name,
              missing ? "is too old" : "does not start", missing ? missing : "error", code);
+    driver_process = 0;
     return nullptr;
   }
   driver = found;
@@ -162,7 +183,7 @@ private:
 class CudaMemory final : public er::DeviceAllocator {
 public:
   er::Result<void *> allocate(size_t nbytes, er::etensor::DeviceIndex index, size_t) override {
-    const Driver *driver = open_driver();
+    const Driver *driver = open_driver(TANDEM_UNAVAILABLE);
     if (!driver)
       return er::Error::NotSupported;
     Entered entered(driver, index);
@@ -180,7 +201,7 @@ public:
   }
 
   void deallocate(void *ptr, er::etensor::DeviceIndex index) override {
-    const Driver *driver = ptr ? open_driver() : nullptr;
+    const Driver *driver = ptr && !is_inherited() ? open_driver(TANDEM_DEVICE_LOST) : nullptr;
     if (!driver)
       return;
     Entered entered(driver, index);
@@ -207,7 +228,7 @@ public:
 private:
   /* What either pointer is comes from the driver. */
   er::Error copy(void *dst, const void *src, size_t nbytes, int index, const char *way) {
-    const Driver *driver = open_driver();
+    const Driver *driver = open_driver(TANDEM_DEVICE_LOST);
     if (!driver)
       return er::Error::NotSupported;
     if (nbytes == 0)

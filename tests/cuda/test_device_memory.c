@@ -11,6 +11,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -232,6 +234,30 @@ static void a_copy_that_fails_is_told_and_the_method_goes_on(void **state) {
   check_nothing_is_left();
 }
 
+static void a_forked_child_is_told_and_its_parent_goes_on(void **state) {
+  (void)state;
+  float in[COUNT] = {0}, out[COUNT];
+  struct tandem_method *method = need_method("demo_device_mixed.pte"), *other = NULL;
+  int status = 0;
+  fflush(NULL);
+  pid_t child = fork();
+  if (child == 0) {
+    alarm(20);
+    bool told = run_once(method, in, out, ROWS) == TANDEM_DEVICE_LOST && strstr(error.message, "forked") &&
+                open_method("demo_device_mixed.pte", &other) == TANDEM_UNAVAILABLE &&
+                strstr(error.message, "forked");
+    if (!told)
+      fprintf(stderr, "the child was told \"%s\"\n", error.message);
+    tandem_method_destroy(method);
+    _exit(!told);
+  }
+  assert_int_equal(waitpid(child, &status, 0), child);
+  assert_int_equal(status, 0);
+  check_run(method, ROWS);
+  tandem_method_destroy(method);
+  check_nothing_is_left();
+}
+
 /* Devices, sizes and places among them: ExecuTorch follows them without a look. */
 static void a_program_with_one_edited_byte_is_answered(void **state) {
   (void)state;
@@ -267,6 +293,7 @@ int main(void) {
       cmocka_unit_test(a_method_of_one_delegate_and_its_copies_runs_on_the_caller_s_tensors),
       cmocka_unit_test(each_method_has_memory_of_its_own),
       cmocka_unit_test(memory_that_is_not_there_is_told_and_nothing_stays),
+      cmocka_unit_test(a_forked_child_is_told_and_its_parent_goes_on),
       cmocka_unit_test(a_program_with_one_edited_byte_is_answered),
       cmocka_unit_test(a_copy_that_fails_is_told_and_the_method_goes_on),
   };
