@@ -142,7 +142,7 @@ static bool take_dtype(struct cursor *cursor, struct td_npy *npy) {
   for (char *c = found; *c; c++)
     if (*c < ' ' || *c > '~')
       *c = '?'; /* an error stays one line that a terminal can show */
-  return refuse(cursor, "a little-endian type out of bool, (u)int8-64, float16-64", found);
+  return refuse(cursor, "a little-endian type out of bool, (u)int8-64, float16-64", td_show(found));
 }
 
 /* A Python dictionary with the three keys, each once, in any order. */

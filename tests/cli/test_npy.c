@@ -92,6 +92,7 @@ static void what_is_wrong_is_told_in_one_line(void **state) {
   } cases[] = {
       {"{'descr': '>f4', 'fortran_order': False, 'shape': (1,), }", 4,
        "at byte 20 expected a little-endian type out of bool, (u)int8-64, float16-64, found '>f4'"},
+      {"{'descr': 'f8\x18\n', 'fortran_order': False, 'shape': (1,), }", 8, "float16-64, found 'f8??'"},
       {"{'descr': '<c8', 'fortran_order': False, 'shape': (1,), }", 8, "little-endian type"},
       {"{'descr': '|O', 'fortran_order': False, 'shape': (1,), }", 8, "little-endian type"},
       {"{'descr': '<\n\x1b\xff', 'fortran_order': False, 'shape': (1,), }", 8, "found '<???'"},
