@@ -139,9 +139,6 @@ static bool take_dtype(struct cursor *cursor, struct td_npy *npy) {
   cursor->next = at;
   char found[sizeof text + 2];
   snprintf(found, sizeof found, "'%s'", text);
-  for (char *c = found; *c; c++)
-    if (*c < ' ' || *c > '~')
-      *c = '?'; /* an error stays one line that a terminal can show */
   return refuse(cursor, "a little-endian type out of bool, (u)int8-64, float16-64", td_show(found));
 }
 

@@ -95,7 +95,6 @@ static void what_is_wrong_is_told_in_one_line(void **state) {
       {"{'descr': 'f8\x18\n', 'fortran_order': False, 'shape': (1,), }", 8, "float16-64, found 'f8??'"},
       {"{'descr': '<c8', 'fortran_order': False, 'shape': (1,), }", 8, "little-endian type"},
       {"{'descr': '|O', 'fortran_order': False, 'shape': (1,), }", 8, "little-endian type"},
-      {"{'descr': '<\n\x1b\xff', 'fortran_order': False, 'shape': (1,), }", 8, "found '<???'"},
       {"{'descr': [('a', '<i4')], 'fortran_order': False, 'shape': (1,), }", 4,
        "expected a quoted text, found '['"},
       {"{'descr': '<f4', 'fortran_order': True, 'shape': (1,), }", 4, "C order"},
