@@ -423,6 +423,45 @@ static void outputs_are_freed_in_the_order_of_the_run_s_stream(void **state) {
   close_rig(&rig);
 }
 
+static enum tandem_status run_another(void *user, size_t output, struct tandem_tensor *tensor) {
+  float in[COUNT] = {0}, out[COUNT];
+  (void)output;
+  must_run(user, plainly, in, out);
+  tensor->size = SIZE;
+  return TANDEM_OK;
+}
+
+static void a_run_inside_a_run_of_its_engine_leaves_no_stream_either(void **state) {
+  (void)state;
+  struct rig rig, other;
+  float in[COUNT] = {0}, out[COUNT];
+  open_rig(&rig, false);
+  other = rig; /* a context of the same engine */
+  other.context.ios = other.ios, other.context.handles = other.handles;
+  enter(&rig);
+  assert_int_equal(td_aoti_cuda_context_init(&other.context, &error), TANDEM_OK);
+  td_aoti_cuda_leave(rig.engine.cuda);
+  made_up = 0;
+  struct tandem_tensor x = tensor_of(in, 2), y = tensor_of(out, 1); /* of another shape than it gets */
+  struct tandem_run_desc run = {.struct_size = sizeof run,
+                                .inputs = &x,
+                                .input_count = 1,
+                                .outputs = &y,
+                                .output_count = 1,
+                                .resize = run_another,
+                                .resize_user = &other};
+  enter(&rig);
+  assert_int_equal(td_aoti_cuda_run(&rig.context, &run, &error), TANDEM_OK);
+  td_aoti_cuda_leave(rig.engine.cuda);
+  assert_int_equal(engine.runs, 2);
+  assert_int_equal(made_up, 0);
+  assert_false(current.present);
+  enter(&rig);
+  td_aoti_cuda_context_fini(&other.context);
+  td_aoti_cuda_leave(rig.engine.cuda);
+  close_rig(&rig);
+}
+
 static void a_thread_that_runs_is_left_no_stream_and_keeps_the_one_that_it_has(void **state) {
   (void)state;
   struct rig rig;
@@ -940,6 +979,7 @@ int main(void) {
       cmocka_unit_test(pinned_inputs_are_used_in_place_where_they_are_aligned),
       cmocka_unit_test(outputs_are_freed_in_the_order_of_the_run_s_stream),
       cmocka_unit_test(a_thread_that_runs_is_left_no_stream_and_keeps_the_one_that_it_has),
+      cmocka_unit_test(a_run_inside_a_run_of_its_engine_leaves_no_stream_either),
       cmocka_unit_test(a_run_with_device_tensors_adds_nine_calls_of_the_driver),
       cmocka_unit_test(a_run_that_returns_early_ends_with_its_event),
       cmocka_unit_test(a_run_that_repeats_is_recorded_and_replayed),

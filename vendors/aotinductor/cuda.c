@@ -191,14 +191,16 @@ void td_aoti_cuda_release(struct td_aoti_cuda *cuda) {
   td_aoti_host()->release(cuda);
 }
 
-/* Whose thread was lent a stream. */
+/* Whose thread was lent a stream, and how often that has entered since: a callback may run another load. */
 static _Thread_local const struct td_aoti_cuda *lender;
+static _Thread_local unsigned lender_entered;
 
 static void lend_stream(const struct td_aoti_cuda *cuda) {
   int8_t index = (int8_t)cuda->device->device_id;
   if (lender == NULL && cuda->peek_stream != NULL && cuda->set_stream != NULL && cuda->clear_stream != NULL &&
       !cuda->peek_stream(index).present && cuda->set_stream(TD_CUDA_STREAM_PER_THREAD, index) == 0)
     lender = cuda;
+  lender_entered += lender == cuda;
 }
 
 enum tandem_status td_aoti_cuda_enter(struct td_aoti_cuda *cuda, struct tandem_error *error) {
@@ -211,7 +213,7 @@ enum tandem_status td_aoti_cuda_enter(struct td_aoti_cuda *cuda, struct tandem_e
 void td_aoti_cuda_leave(struct td_aoti_cuda *cuda) {
   if (cuda == NULL)
     return;
-  if (lender == cuda) {
+  if (lender == cuda && --lender_entered == 0) {
     cuda->clear_stream((int8_t)cuda->device->device_id);
     lender = NULL;
   }
