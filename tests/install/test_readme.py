@@ -97,6 +97,22 @@ def test_commands_of_the_readme_are_known_to_dev():
         assert re.search(rf"^  ([\w, ]+, )?{command}\b", usage, re.MULTILINE), f"./dev has no {command}"
 
 
+def test_dev_tells_that_it_builds_and_says_nothing_when_all_is_built(tmp_path):
+    """Only cmake stands in for the real one: it leaves what a build leaves."""
+    (tmp_path / "requirements").symlink_to(ROOT / "requirements")
+    (tmp_path / "dev").write_bytes((ROOT / "dev").read_bytes())
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/cmake").write_text("#!/bin/sh\nmkdir -p build/release && touch build/release/build.ninja\n")
+    (tmp_path / "bin/cmake").chmod(0o755)
+    lines = (ROOT / "dev").read_text().split("# ---------------------------------------------------------------- build")
+    ready = lines[0] + '\nmkdir -p "$(venv_path test)/lib/python3/site-packages"; touch "$(venv_path test)/.ready"\n'
+    (tmp_path / "ready").write_text(ready)
+    environment = dict(os.environ, PATH=f"{tmp_path}/bin:{os.environ['PATH']}", XDG_CACHE_HOME=str(tmp_path / "cache"))
+    run("bash", tmp_path / "ready", env=environment)
+    said = [run("bash", tmp_path / "dev", "build", env=environment).stderr for _ in range(2)]
+    assert said == ["dev: building release; the first time it takes minutes\n", ""]
+
+
 def test_files_that_documents_name_exist():
     """docs/ name sources in `code`; a renamed file must not leave a wrong name behind."""
     for document in (ROOT / "docs/design.md", ROOT / "docs/vendors.md"):
