@@ -1,5 +1,9 @@
 """What the loads after the first cost: 157 MB of weights on the stock runtime, with tandem and without."""
 
+import ctypes
+import re
+import resource
+
 import fresh
 import host
 import pytest
@@ -52,3 +56,28 @@ def test_later_loads_of_a_path_add_at_most_one_mebibyte(version, request, figure
     assert all(added <= MIB for added in ours[1:]), ours
     assert ours[0] <= theirs[0] + 4 * MIB, f"the first load costs {ours[0] / MIB:.1f} MiB, stock {theirs[0] / MIB:.1f}"
     assert all(added > 50 * MIB for added in theirs[1:]), "the measurement does not see what a load costs"
+
+
+def load_in_little_room(model, shared, room):
+    """A second load when the process may map no more than `room` bytes of private memory beyond what it has."""
+    libc = ctypes.CDLL(None)
+    libc.mallopt(-3, 128 << 10)  # M_MMAP_THRESHOLD: what the first load gave back is not kept for the second
+    there = host.tandem()
+    (x,), wanted = model.case()
+    first = there.load(model)
+    host.same(first(x), wanted)
+    there.tandem.set_option("use_shared_engines", shared)
+    host.collect()
+    libc.malloc_trim(0)
+    mapped = int(re.search(r"VmData:\s*(\d+) kB", open("/proc/self/status").read())[1]) << 10
+    resource.setrlimit(resource.RLIMIT_DATA, (mapped + room, resource.RLIM_INFINITY))
+    second = there.load(model)
+    host.same(second(x), wanted)
+    host.same(first(x), wanted)
+
+
+def test_a_shared_load_needs_no_memory_while_it_is_made(models):
+    """Field case 29: not at its peak either. A load that builds has no place for a second set of weights."""
+    fresh.run(load_in_little_room, models.big, "true", 2 * MIB, timeout=120).good()
+    outcome = fresh.run(load_in_little_room, models.big, "false", 60 * MIB, timeout=120)
+    assert outcome.failure and "Failed to allocate" in outcome.errors, outcome.story()
