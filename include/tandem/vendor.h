@@ -189,8 +189,10 @@ struct tandem_vendor {
   enum tandem_status (*context_create)(void *engine, const struct tandem_context_desc *desc, void **context,
                                        struct tandem_context_io *io, struct tandem_error *error);
   void (*context_destroy)(void *context);
-  /* Outputs as in tandem_run_desc; the vendor writes rank and shape, and calls resize before it writes data
-   * when the real shape differs from the one given or does not fit `size`. What `done` points to is NULL. */
+  /* Inputs are as many as the context has, outputs too, or those alone that update no input; tandem has
+   * checked that, their dtypes and layouts, and the shapes of inputs. Outputs as in tandem_run_desc; the
+   * vendor writes rank and shape, and calls resize before it writes data when the real shape differs from the
+   * one given or does not fit `size`. What `done` points to is NULL. */
   enum tandem_status (*run)(void *context, const struct tandem_run_desc *desc, struct tandem_error *error);
   /* Clears the state between runs (optional: NULL when engines of this vendor keep none). */
   enum tandem_status (*reset)(void *context, struct tandem_error *error);

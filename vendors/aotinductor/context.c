@@ -373,10 +373,6 @@ static enum tandem_status run_on_host(struct td_aoti_context *self, const struct
 enum tandem_status td_aoti_run(void *context, const struct tandem_run_desc *desc,
                                struct tandem_error *error) {
   struct td_aoti_context *self = context;
-  if (desc->input_count != self->input_count || desc->output_count != self->output_count)
-    return td_aoti_host()->fail(error, TANDEM_INVALID_ARGUMENT,
-                                "the program has %zu inputs and %zu outputs, the run has %zu and %zu",
-                                self->input_count, self->output_count, desc->input_count, desc->output_count);
   if (self->engine->cuda == NULL)
     return run_on_host(self, desc, error);
   enum tandem_status status = td_aoti_cuda_enter(self->engine->cuda, error);

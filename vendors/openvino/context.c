@@ -462,10 +462,6 @@ enum tandem_status td_openvino_run(void *context, const struct tandem_run_desc *
                                    struct tandem_error *error) {
   struct context *self = context;
   enum tandem_status status = TANDEM_OK;
-  if (desc->input_count != self->input_count || desc->output_count != self->output_count)
-    return td_openvino_host()->fail(
-        error, TANDEM_INVALID_ARGUMENT, "the model has %zu inputs and %zu outputs, the run has %zu and %zu",
-        self->input_count, self->output_count, desc->input_count, desc->output_count);
   for (size_t i = 0; status == TANDEM_OK && i < self->input_count; i++) {
     const struct tandem_tensor *tensor = &desc->inputs[i];
     status = bind(self, false, i, tensor->data != NULL ? tensor->data : nothing, tensor->rank, tensor->shape,

@@ -21,23 +21,16 @@ enum tandem_status td_trt_refuse(struct td_trt_run *run, enum tandem_status stat
   return td_trt_host()->fail(run->cuda.error, status, "TensorRT could not %s", step);
 }
 
-static enum tandem_status check_counts(struct td_trt_run *run) {
+/* A run gives all outputs, or those alone that update no input. */
+static void assign_outputs(struct td_trt_run *run) {
   struct td_trt_context *self = run->self;
   const struct tandem_run_desc *desc = run->cuda.desc;
-  size_t left = self->output_count - self->alias_count;
-  bool left_out = desc->output_count == left && self->alias_count > 0 && left > 0;
-  if (desc->input_count != self->input_count || (desc->output_count != self->output_count && !left_out))
-    return td_trt_host()->fail(
-        run->cuda.error, TANDEM_INVALID_ARGUMENT,
-        "%zu inputs and %zu outputs were given, the engine has %zu inputs and %zu outputs, of "
-        "which %zu that update an input may be left out if another remains",
-        desc->input_count, desc->output_count, self->input_count, self->output_count, self->alias_count);
+  bool left_out = desc->output_count != self->output_count;
   size_t next = 0;
   for (size_t i = self->input_count; i < self->tensor_count; i++) {
     struct td_trt_tensor *tensor = &self->tensors[i];
     tensor->given = left_out && tensor->aliased ? NULL : &desc->outputs[next++];
   }
-  return TANDEM_OK;
 }
 
 static enum tandem_status bind_addresses(struct td_trt_run *run) {
@@ -190,9 +183,8 @@ enum tandem_status td_trt_run(void *context, const struct tandem_run_desc *desc,
                .desc = desc,
                .error = error,
                .stream = desc->stream != NULL ? desc->stream : TD_CUDA_STREAM_PER_THREAD}};
-  enum tandem_status status = check_counts(&run);
-  if (status == TANDEM_OK)
-    status = td_cuda_enter(self->cuda, error);
+  assign_outputs(&run);
+  enum tandem_status status = td_cuda_enter(self->cuda, error);
   if (status != TANDEM_OK)
     return status;
   status = run_entered(&run);
