@@ -43,7 +43,6 @@ struct td_thread {
 };
 
 void td_mutex_lock(struct td_mutex *mutex);
-bool td_mutex_trylock(struct td_mutex *mutex);
 void td_mutex_unlock(struct td_mutex *mutex);
 void td_mutex_fini(struct td_mutex *mutex);
 void td_cond_wait(struct td_cond *cond, struct td_mutex *mutex);

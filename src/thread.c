@@ -45,10 +45,6 @@ void td_mutex_lock(struct td_mutex *mutex) {
   pthread_mutex_lock(lock_of(mutex));
 }
 
-bool td_mutex_trylock(struct td_mutex *mutex) {
-  return pthread_mutex_trylock(lock_of(mutex)) == 0;
-}
-
 void td_mutex_unlock(struct td_mutex *mutex) {
   pthread_mutex_unlock(lock_of(mutex));
 }

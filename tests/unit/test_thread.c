@@ -73,31 +73,6 @@ static void a_zeroed_mutex_excludes(void **state) {
   td_mutex_fini(&counter.lock);
 }
 
-static void try_once(void *argument) {
-  struct counter *counter = argument;
-  if (td_mutex_trylock(&counter->lock)) {
-    counter->count = 1;
-    td_mutex_unlock(&counter->lock);
-  } else {
-    counter->count = -1;
-  }
-}
-
-static void trylock_tells_a_taken_lock_from_a_free_one(void **state) {
-  (void)state;
-  struct counter counter = {.count = 0};
-  struct td_thread thread;
-  td_mutex_lock(&counter.lock);
-  assert_true(td_thread_start(&thread, try_once, &counter));
-  td_thread_join(&thread);
-  assert_int_equal(counter.count, -1);
-  td_mutex_unlock(&counter.lock);
-  assert_true(td_thread_start(&thread, try_once, &counter));
-  td_thread_join(&thread);
-  assert_int_equal(counter.count, 1);
-  td_mutex_fini(&counter.lock);
-}
-
 struct gate {
   struct td_mutex lock;
   struct td_cond moved;
@@ -557,7 +532,6 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(zeroed_storage_is_what_glibc_initialises),
       cmocka_unit_test(a_zeroed_mutex_excludes),
-      cmocka_unit_test(trylock_tells_a_taken_lock_from_a_free_one),
       cmocka_unit_test(a_broadcast_wakes_every_waiter),
       cmocka_unit_test(a_wait_ends_at_its_deadline_and_not_before),
       cmocka_unit_test(a_thread_of_ours_takes_no_signal),
