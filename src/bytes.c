@@ -296,13 +296,19 @@ static bool is_watched(const struct td_watch *watch, const struct td_bytes *file
 
 struct td_watch *td_watch_create(const struct tandem_part *parts, size_t count) {
   struct td_watch *watch = td_alloc(sizeof *watch + count * sizeof watch->files[0]);
+  struct mapping last = {0};
   for (size_t i = 0; watch != NULL && i < count; i++) {
     struct td_bytes file = {.fd = -1};
     struct mapping mapping;
-    uintptr_t start;
+    uintptr_t start, address = (uintptr_t)parts[i].data;
     size_t length;
-    if (find_file(parts[i].data, parts[i].size, &mapping, &start, &length))
+    if (address >= last.start && address < last.end && parts[i].size <= last.end - address)
+      continue; /* most parts lie beside each other; on older kernels a look-up reads all of the process's
+                   mappings */
+    if (find_file(parts[i].data, parts[i].size, &mapping, &start, &length)) {
       watch_file(&mapping, &file);
+      last = mapping;
+    }
     if (file.watched && !is_watched(watch, &file))
       watch->files[watch->count++] = file;
     else
