@@ -278,8 +278,9 @@ struct tandem_run_desc {
  * and outputs must stay until the event. Device memory is used in place, whatever host memory the device
  * cannot reach is staged. Blocks while another thread runs this load; two loads run at the same
  * time, of one engine or not. An error leaves the load usable, outputs undefined.
- * Errors: INVALID_ARGUMENT (count, rank, dtype, layout, bounds, room: the tensor is named), OUT_OF_MEMORY,
- * DEVICE_ERROR, DEVICE_LOST (also a load inherited through fork), BAD_PROGRAM, INTERNAL. */
+ * Errors: INVALID_ARGUMENT (count, rank, dtype, layout, bounds, room: the tensor is named), INVALID_STATE (a
+ * capture that the load is not ready for), UNSUPPORTED, OUT_OF_MEMORY, DEVICE_ERROR, DEVICE_LOST (also a load
+ * inherited through fork), BAD_PROGRAM, INTERNAL. */
 TANDEM_API enum tandem_status tandem_load_run(struct tandem_load *load, const struct tandem_run_desc *run,
                                               struct tandem_error *error);
 

@@ -272,7 +272,8 @@ enum td_graph_result {
 enum td_graph_result td_graphs_run(struct td_graphs *graphs, struct td_cuda_context *cuda,
                                    const struct td_graph_request *request, int32_t *code);
 
-/* The process's capture lock: alone while a run is recorded, shared by builds, context creation and teardown.
+/* The process's capture lock: alone while a run is recorded, shared by what a vendor's library must not do
+ * meanwhile: TensorRT's builds, creation and teardown of contexts, the first runs of AOTInductor's engines.
  * Taken inside nothing but a context's own turn. */
 void td_cuda_capture_lock_shared(void);
 void td_cuda_capture_unlock(void);

@@ -7,7 +7,7 @@
  *
  * Recording is in thread-local mode on a stream of our own, so no call on another thread can break it or be
  * broken by it as far as the driver is concerned; what a vendor's library does on other threads is not ours
- * to know, so builds, creation and teardown of contexts share a lock that a recording has alone.
+ * to know, so the calls of it that may do more than enqueue share a lock that a recording has alone (cuda.h).
  *
  * A stream of another CUDA context or of a green one cannot take the graph of ours; only drivers from 12.5 on
  * tell, so older ones record nothing. A recording that fails costs nothing but time: the run goes plainly,
