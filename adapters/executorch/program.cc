@@ -91,11 +91,11 @@ std::vector<struct tandem_io> describe(std::vector<PlanTensor> *tensors, const c
 }
 
 template <typename Loader>
-enum tandem_status keep_loader(er::Result<Loader> result, const char *path,
+enum tandem_status keep_loader(er::Result<Loader> result, const char *path, const Door &door,
                                std::unique_ptr<er::DataLoader> *loader, struct tandem_error *error) {
   if (!result.ok())
-    return tandem_fail(error, TANDEM_NOT_FOUND, "%s: cannot be read (ExecuTorch: %s)", path,
-                       er::to_string(result.error()) + 7);
+    return tandem_fail(error, TANDEM_NOT_FOUND, "%s: cannot be read: %s (ExecuTorch: %s)", path,
+                       door.log.c_str(), er::to_string(result.error()) + 7);
   *loader = std::make_unique<Loader>(std::move(*result));
   return TANDEM_OK;
 }
@@ -114,10 +114,11 @@ enum tandem_status open_file(const char *path, bool read, std::unique_ptr<er::Da
     return tandem_fail(error, TANDEM_NOT_FOUND, "%s: %s", path, strerror(errno));
   if (info.st_size == 0)
     return tandem_fail(error, TANDEM_BAD_PROGRAM, "%s: the file is empty", path);
+  OpenDoor open; /* the reason is in ExecuTorch's log */
   if (read)
-    return keep_loader(ex::FileDataLoader::from(path), path, loader, error);
-  return keep_loader(ex::MmapDataLoader::from(path, ex::MmapDataLoader::MlockConfig::NoMlock), path, loader,
-                     error);
+    return keep_loader(ex::FileDataLoader::from(path), path, open.door, loader, error);
+  return keep_loader(ex::MmapDataLoader::from(path, ex::MmapDataLoader::MlockConfig::NoMlock), path,
+                     open.door, loader, error);
 }
 
 /* The size of a file, and what `read` makes of its first bytes. */

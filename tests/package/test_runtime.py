@@ -8,9 +8,11 @@ import gc
 import inspect
 import io
 import mmap
+import os
 import pathlib
 import pickle
 import re
+import resource
 import subprocess
 import sys
 import weakref
@@ -593,6 +595,21 @@ def test_errors_say_what_where_and_what_was_expected(models, tmp_path):
                 ("_" if letter.isupper() and place else "") + letter.upper()
                 for place, letter in enumerate(error.__name__.removesuffix("Error"))
             )
+
+
+@pytest.mark.fresh
+def test_a_program_that_cannot_be_opened_is_told_with_the_reason_in_the_error_alone(models, capfd):
+    tandem = own()
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, limits[1]))
+    try:
+        with pytest.raises(tandem.NotFoundError, match="cannot be read: .*Too many open files"):
+            tandem.Runtime.get().load_program(models.mlp.path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.fresh
