@@ -110,7 +110,7 @@ def test_dev_tells_that_it_builds_and_says_nothing_when_all_is_built(tmp_path):
     environment = dict(os.environ, PATH=f"{tmp_path}/bin:{os.environ['PATH']}", XDG_CACHE_HOME=str(tmp_path / "cache"))
     run("bash", tmp_path / "ready", env=environment)
     said = [run("bash", tmp_path / "dev", "build", env=environment).stderr for _ in range(2)]
-    assert said == ["dev: building release; the first time it takes minutes\n", ""]
+    assert said == ["dev: building release; the first time may take minutes\n", ""]
 
 
 def test_files_that_documents_name_exist():
