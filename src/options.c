@@ -299,9 +299,10 @@ static enum tandem_status fail_unknown(struct tandem_error *error, enum source s
     length += (size_t)more;
   }
   known[length] = '\0';
-  return td_fail(error, status_of(source), "%s '%.128s' is unknown%s%s; known are %s%s", source_words[source],
-                 name, vendor ? " to backend " : "", vendor ? vendor->backend : "", known,
-                 vendor ? "" : " and the vendors' own (docs/options.md)");
+  return td_fail(error, status_of(source), "%s '%.128s' is unknown%s%s; known are %s%s%s",
+                 source_words[source], name, vendor ? " to backend " : "", vendor ? vendor->backend : "",
+                 known, vendor ? "" : " and the vendors' own (docs/options.md)",
+                 source == SOURCE_ENVIRONMENT ? ", in capitals as in TANDEM_OPT_LOG_LEVEL" : "");
 }
 
 /* A setting that is to reach every backend that has it: some backend must know the name and accept the value.
