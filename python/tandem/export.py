@@ -16,6 +16,7 @@ Thread rule: one export at a time in a process, since torch's compiler keeps its
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import pathlib
@@ -244,7 +245,9 @@ def _compile(exported: ExportedProgram, torch_needed: bool, options: Mapping[str
     weights = [name for name in files if isinstance(name, str) and name.endswith(".blob")]
     if len(library) != 1 or len(weights) > 1:
         raise ExportError(f"AOTInductor of torch {torch.__version__} made {files}, expected one .so and one .blob")
+    code = pathlib.Path(library[0]).read_bytes()
     metadata: dict[str, Any] = {
+        "library_sha256": hashlib.sha256(code).hexdigest(),
         "torch": torch.__version__,
         "machine": platform.machine(),
         "device": device.type,
@@ -258,7 +261,7 @@ def _compile(exported: ExportedProgram, torch_needed: bool, options: Mapping[str
         metadata["features"] = _features()
     return _join(
         json.dumps(metadata).encode(),
-        pathlib.Path(library[0]).read_bytes(),
+        code,
         pathlib.Path(weights[0]).read_bytes() if weights else b"",
     )
 

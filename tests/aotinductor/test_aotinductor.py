@@ -110,6 +110,18 @@ def test_inspect_tells_what_a_program_has(folder):
         assert line in done.stdout
 
 
+@pytest.mark.parametrize("place", [0x28, 0x200, 0x1000])  # of the ELF header, of its tables, of what follows
+def test_damage_in_the_compiled_library_is_told_before_it_is_opened(folder, place, tmp_path):
+    program = bytearray((folder / "plain.pte").read_bytes())
+    program[program.index(b"\x7fELF") + place] ^= 0xFF
+    damaged = tmp_path / "damaged.pte"
+    damaged.write_bytes(program)
+    torch_library = (folder / "torch_library").read_text()
+    done = run_tandem("run", damaged, TANDEM_TORCH_LIBRARY=torch_library)
+    (line,) = [each for each in done.stderr.splitlines() if each.startswith("tandem:")]
+    assert done.returncode == 1 and "the program is damaged: its compiled library" in line, done.stderr
+
+
 def test_the_demo_compiles_a_policy_and_its_second_load_costs_no_weights(folder):
     torch_library = (folder / "torch_library").read_text()
     done = run_tandem("demo", "--vendor", "aotinductor", "--size", 8, "--json", TANDEM_TORCH_LIBRARY=torch_library)

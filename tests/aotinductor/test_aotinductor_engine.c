@@ -206,9 +206,24 @@ static char *library_of(const struct aotinductor_model *model) {
   return (char *)model->payload + offset;
 }
 
-static void a_function_that_torch_lacks_is_named(void **state) {
+/* A library that was compiled like this, rather than damaged: the program does not tell its sum. */
+static struct aotinductor_model read_model_to_edit(const char *name) {
+  struct aotinductor_model model = read_model(name);
+  edit(&model, "\"library_sha256\"", "\"library_sha25x\"");
+  return model;
+}
+
+static void a_library_that_was_damaged_is_not_opened(void **state) {
   (void)state;
   struct aotinductor_model model = read_model("plain");
+  edit(&model, "aoti_torch_get_data_ptr", "aoti_torch_get_datX_ptr");
+  assert_refused(&model, TANDEM_BAD_PROGRAM, "the program is damaged");
+  aotinductor_model_fini(&model);
+}
+
+static void a_function_that_torch_lacks_is_named(void **state) {
+  (void)state;
+  struct aotinductor_model model = read_model_to_edit("plain");
   edit(&model, "aoti_torch_get_data_ptr", "aoti_torch_get_datX_ptr");
   assert_refused(&model, TANDEM_UNSUPPORTED, "needs the function aoti_torch_get_datX_ptr");
   aotinductor_model_fini(&model);
@@ -216,7 +231,7 @@ static void a_function_that_torch_lacks_is_named(void **state) {
 
 static void an_entry_point_that_the_library_lacks_is_named(void **state) {
   (void)state;
-  struct aotinductor_model model = read_model("plain");
+  struct aotinductor_model model = read_model_to_edit("plain");
   edit(&model, "AOTInductorModelContainerRunSingleThreaded", "AOTInductorModelContainerRunSingleThreadeX");
   assert_refused(&model, TANDEM_UNSUPPORTED, "has no AOTInductorModelContainerRunSingleThreaded");
   aotinductor_model_fini(&model);
@@ -237,7 +252,7 @@ static void libraries_that_are_none_are_refused(void **state) {
       {offsetof(Elf64_Ehdr, e_shnum), 1, "no table of symbols"},
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-    struct aotinductor_model model = read_model("plain");
+    struct aotinductor_model model = read_model_to_edit("plain");
     library_of(&model)[cases[i].at] = (char)cases[i].byte;
     assert_refused(&model, TANDEM_UNSUPPORTED, cases[i].words);
     aotinductor_model_fini(&model);
@@ -504,6 +519,7 @@ int main(void) {
       cmocka_unit_test(a_program_that_does_not_tell_its_state_has_all_buffers_copied),
       cmocka_unit_test(state_that_the_library_does_not_have_is_refused),
       cmocka_unit_test(a_program_of_a_newer_torch_or_another_processor_is_refused),
+      cmocka_unit_test(a_library_that_was_damaged_is_not_opened),
       cmocka_unit_test(a_function_that_torch_lacks_is_named),
       cmocka_unit_test(an_entry_point_that_the_library_lacks_is_named),
       cmocka_unit_test(libraries_that_are_none_are_refused),

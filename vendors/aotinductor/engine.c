@@ -12,6 +12,7 @@
 #include "aotinductor.h"
 
 #include <inttypes.h>
+#include <openssl/sha.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -501,6 +502,26 @@ static enum tandem_status check_gpu(const struct td_aoti_engine *self, const str
                             error);
 }
 
+/* Machine code that was damaged on its way ends the process. Here and not where a payload is parsed: who
+ * shares an engine has the same bytes. */
+static enum tandem_status check_library(const struct td_aoti_program *program, struct tandem_error *error) {
+  unsigned char sum[SHA256_DIGEST_LENGTH];
+  char found[2 * sizeof sum + 1] = "";
+  if (*program->so_sha256 == '\0')
+    return TANDEM_OK;
+  if (SHA256(program->so, program->so_size, sum) == NULL)
+    return td_aoti_host()->fail(error, TANDEM_INTERNAL, "OpenSSL makes no SHA-256");
+  for (size_t i = 0; i < sizeof sum; i++)
+    snprintf(found + 2 * i, 3, "%02x", sum[i]);
+  if (strcmp(found, program->so_sha256) == 0)
+    return TANDEM_OK;
+  return td_aoti_host()->fail(
+      error, TANDEM_BAD_PROGRAM,
+      "the program is damaged: its compiled library (%zu bytes) has SHA-256 %s, it was "
+      "exported with %.64s; copy the file again or export the program again",
+      program->so_size, found, program->so_sha256);
+}
+
 static enum tandem_status fill(struct td_aoti_engine *self, const struct td_aoti_program *program,
                                struct tandem_error *error) {
   enum tandem_status status;
@@ -508,6 +529,7 @@ static enum tandem_status fill(struct td_aoti_engine *self, const struct td_aoti
       (status = check_torch(program, error)) != TANDEM_OK ||
       (status = check_processor(program, error)) != TANDEM_OK ||
       (status = check_gpu(self, program, error)) != TANDEM_OK ||
+      (status = check_library(program, error)) != TANDEM_OK ||
       (status = open_program(self, program, error)) != TANDEM_OK ||
       (status = load_weights(self, program, error)) != TANDEM_OK ||
       (status = name_constants(self, program, error)) != TANDEM_OK)

@@ -254,6 +254,7 @@ static enum tandem_status read_document(struct reader *reader, const cJSON *docu
   if ((status = read_text(reader, document, "", "torch", false, &program->torch_version)) != TANDEM_OK ||
       (status = read_text(reader, document, "", "machine", false, &program->machine)) != TANDEM_OK ||
       (status = read_text(reader, document, "", "features", false, &program->features)) != TANDEM_OK ||
+      (status = read_text(reader, document, "", "library_sha256", false, &program->so_sha256)) != TANDEM_OK ||
       (status = read_text(reader, document, "", "capability", false, &capability)) != TANDEM_OK ||
       (status = read_text(reader, document, "", "device", true, &device)) != TANDEM_OK)
     return status;
@@ -296,7 +297,7 @@ enum tandem_status td_aoti_read(const struct tandem_host *host, const void *byte
                                 struct td_aoti_program *program, struct tandem_error *error) {
   struct reader reader = {.host = host, .program = program, .error = error};
   enum tandem_status status;
-  *program = (struct td_aoti_program){.torch_version = "", .machine = "", .features = ""};
+  *program = (struct td_aoti_program){.so_sha256 = "", .torch_version = "", .machine = "", .features = ""};
   if (size >= sizeof magic - 1 && memcmp(bytes, magic, sizeof magic - 1) == 0)
     status = read_own(&reader, bytes, size);
   else
@@ -312,7 +313,7 @@ void td_aoti_program_fini(const struct tandem_host *host, struct td_aoti_program
   host->release(program->mutable_names);
   host->release(program->inputs);
   host->release(program->outputs);
-  *program = (struct td_aoti_program){.torch_version = "", .machine = "", .features = ""};
+  *program = (struct td_aoti_program){.so_sha256 = "", .torch_version = "", .machine = "", .features = ""};
 }
 
 enum tandem_status td_aoti_parse(const struct tandem_host *host, const void *bytes, size_t size,
