@@ -121,8 +121,7 @@ static bool cut_to_packages(char *path) {
   return at != NULL;
 }
 
-/* Files of that stem, or with NULL the folders of packages that files come from. */
-static bool visit_mapped(struct td_search *search, const char *stem, td_search_fn visit) {
+bool td_search_mapped(struct td_search *search, const char *stem, td_search_fn visit) {
   char *line = NULL, last[PATH_MAX] = "";
   size_t capacity = 0;
   bool found = false;
@@ -142,10 +141,6 @@ static bool visit_mapped(struct td_search *search, const char *stem, td_search_f
   if (maps != NULL)
     fclose(maps);
   return found;
-}
-
-bool td_search_mapped(struct td_search *search, const char *stem, td_search_fn visit) {
-  return visit_mapped(search, stem, visit);
 }
 
 /* ---------------------------------------------------------------- folders of Python packages */
@@ -230,7 +225,7 @@ static bool visit_list(struct td_search *search, const char *list, td_search_fn 
 }
 
 bool td_search_packages(struct td_search *search, td_search_fn visit) {
-  return visit_list(search, getenv("TANDEM_PYTHON_PATH"), visit) || visit_mapped(search, NULL, visit) ||
+  return visit_list(search, getenv("TANDEM_PYTHON_PATH"), visit) || td_search_mapped(search, NULL, visit) ||
          visit_prefix(search, getenv("VIRTUAL_ENV"), "lib", visit) ||
          visit_prefix(search, getenv("CONDA_PREFIX"), "lib", visit) ||
          visit_list(search, getenv("PYTHONPATH"), visit) || visit_running_program(search, visit) ||

@@ -36,7 +36,8 @@ bool td_search_folder(struct td_search *search, const char *folder, const char *
 const char *td_search_variable(struct td_search *search, const char *const *variables);
 /* `named` is a file, a folder that `visit` looks into, or a name for the loader. */
 bool td_search_named(struct td_search *search, td_search_fn visit);
-/* Visits the mapped files that are called `stem` or "<stem>.1.2". */
+/* Visits the mapped files that are called `stem` or "<stem>.1.2"; NULL: the folders of packages that mapped
+ * files come from. */
 bool td_search_mapped(struct td_search *search, const char *stem, td_search_fn visit);
 /* Visits each folder of Python packages: those of TANDEM_PYTHON_PATH, which is the sys.path of a Python that
  * imported tandem, of mapped files, of VIRTUAL_ENV, CONDA_PREFIX, the folders of PYTHONPATH, those of the
