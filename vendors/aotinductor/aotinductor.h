@@ -79,6 +79,9 @@ struct td_aoti_program {
   void *document;            /* owned; text is in it */
 };
 
+/* What a program is before it is read: no text is NULL. */
+extern const struct td_aoti_program td_aoti_no_program __attribute__((visibility("hidden")));
+
 /* Reads a payload of either form. `parts` as in struct tandem_payload. Errors: BAD_PROGRAM, UNSUPPORTED,
  * OUT_OF_MEMORY. */
 enum tandem_status td_aoti_read(const struct tandem_host *host, const void *bytes, size_t size,

@@ -264,7 +264,8 @@ enum tandem_status td_aoti_cuda_read(const struct tandem_host *host, const void 
                                      const struct tandem_part *parts, size_t part_count,
                                      struct td_aoti_program *program, struct tandem_error *error) {
   struct listing listing;
-  *program = (struct td_aoti_program){.device_type = AOTI_DEVICE_CUDA};
+  *program = td_aoti_no_program;
+  program->device_type = AOTI_DEVICE_CUDA;
   enum tandem_status status = list(host, bytes, size, &listing, error);
   if (status == TANDEM_OK && part_count > 0)
     status = fill_program(host, bytes, size, &listing, parts, part_count, program, error);

@@ -194,7 +194,7 @@ enum tandem_status td_aoti_memory(const struct tandem_resolution *resolution, ui
 /* ---------------------------------------------------------------- does the program fit this machine? */
 
 static bool is_told(const char *text) {
-  return text != NULL && text[0] != '\0';
+  return text[0] != '\0';
 }
 
 /* A newer torch runs what an older one compiled; the other way round nobody promises. */
@@ -507,7 +507,7 @@ static enum tandem_status check_gpu(const struct td_aoti_engine *self, const str
 static enum tandem_status check_library(const struct td_aoti_program *program, struct tandem_error *error) {
   unsigned char sum[SHA256_DIGEST_LENGTH];
   char found[2 * sizeof sum + 1] = "";
-  if (*program->so_sha256 == '\0')
+  if (!is_told(program->so_sha256))
     return TANDEM_OK;
   if (SHA256(program->so, program->so_size, sum) == NULL)
     return td_aoti_host()->fail(error, TANDEM_INTERNAL, "OpenSSL makes no SHA-256");

@@ -292,12 +292,15 @@ static enum tandem_status read_own(struct reader *reader, const unsigned char *b
 
 /* ---------------------------------------------------------------- both forms */
 
+const struct td_aoti_program td_aoti_no_program = {
+    .so_sha256 = "", .torch_version = "", .machine = "", .features = ""};
+
 enum tandem_status td_aoti_read(const struct tandem_host *host, const void *bytes, size_t size,
                                 const struct tandem_part *parts, size_t part_count,
                                 struct td_aoti_program *program, struct tandem_error *error) {
   struct reader reader = {.host = host, .program = program, .error = error};
   enum tandem_status status;
-  *program = (struct td_aoti_program){.so_sha256 = "", .torch_version = "", .machine = "", .features = ""};
+  *program = td_aoti_no_program;
   if (size >= sizeof magic - 1 && memcmp(bytes, magic, sizeof magic - 1) == 0)
     status = read_own(&reader, bytes, size);
   else
@@ -313,7 +316,7 @@ void td_aoti_program_fini(const struct tandem_host *host, struct td_aoti_program
   host->release(program->mutable_names);
   host->release(program->inputs);
   host->release(program->outputs);
-  *program = (struct td_aoti_program){.so_sha256 = "", .torch_version = "", .machine = "", .features = ""};
+  *program = td_aoti_no_program;
 }
 
 enum tandem_status td_aoti_parse(const struct tandem_host *host, const void *bytes, size_t size,
