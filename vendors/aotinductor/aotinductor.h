@@ -211,7 +211,7 @@ struct td_aoti_context {
   size_t input_count, output_count;
   struct aoti_tensor **handles; /* owned: room for inputs, then outputs, of one run */
   bool ran;                     /* the first run, which may fold constants, is done */
-  bool cuda_graph;
+  bool share_scratch, cuda_graph;
   void *cuda; /* cuda.c's part: streams, staging, graph; NULL on the CPU */
 };
 

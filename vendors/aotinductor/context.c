@@ -131,6 +131,7 @@ enum tandem_status td_aoti_context_create(void *engine, const struct tandem_cont
   if (self == NULL)
     return host->fail(error, TANDEM_OUT_OF_MEMORY, "no memory for an AOTInductor context");
   self->engine = base;
+  self->share_scratch = desc->share_scratch;
   self->cuda_graph = desc->cuda_graph;
   enum tandem_status status = td_aoti_cuda_enter(base->cuda, error);
   if (status == TANDEM_OK) {

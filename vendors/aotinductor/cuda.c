@@ -56,7 +56,8 @@ struct td_aoti_cuda {
 /* td_aoti_context.cuda */
 struct part {
   struct td_cuda_context *device; /* the engine's */
-  void *stream;                   /* owned */
+  void *stream;                   /* owned: of runs that return early, and of all unless ... */
+  bool leases;                    /* ... each leases one from the device */
   struct td_flight flight;
   struct td_cuda_tensor *tensors; /* owned: inputs, then outputs */
   void **data;                    /* owned: addresses of the inputs */
@@ -299,6 +300,7 @@ static enum tandem_status make_part(struct td_aoti_context *self, struct part *p
     part->stream = NULL;
     return td_cuda_fail(part->device, code, "create a stream", error);
   }
+  part->leases = self->share_scratch && td_aoti.torch;
   enum tandem_status status = td_flight_init(part->device, &part->flight, error);
   if (status != TANDEM_OK)
     return status;
@@ -579,16 +581,32 @@ static enum tandem_status run_entered(struct run *run) {
   return status == TANDEM_OK ? finish(run) : status;
 }
 
+static enum tandem_status run_on(struct td_aoti_context *self, const struct tandem_run_desc *desc,
+                                 void *stream, bool *idle, struct tandem_error *error) {
+  struct part *part = self->cuda;
+  struct run run = {
+      .self = self,
+      .part = part,
+      .cuda = {
+          .cuda = part->device, .flight = &part->flight, .desc = desc, .error = error, .stream = stream}};
+  enum tandem_status status = run_entered(&run);
+  if (status != TANDEM_OK)
+    status = td_run_give_up(&run.cuda, status);
+  *idle = !run.cuda.queued;
+  return status;
+}
+
 enum tandem_status td_aoti_cuda_run(struct td_aoti_context *self, const struct tandem_run_desc *desc,
                                     struct tandem_error *error) {
   struct part *part = self->cuda;
-  struct run run = {.self = self,
-                    .part = part,
-                    .cuda = {.cuda = part->device,
-                             .flight = &part->flight,
-                             .desc = desc,
-                             .error = error,
-                             .stream = desc->stream != NULL ? desc->stream : part->stream}};
-  enum tandem_status status = run_entered(&run);
-  return status == TANDEM_OK ? status : td_run_give_up(&run.cuda, status);
+  void *stream = desc->stream != NULL ? desc->stream : part->stream;
+  bool idle;
+  if (!part->leases || desc->stream != NULL || desc->return_early)
+    return run_on(self, desc, stream, &idle, error);
+  int32_t code = td_stream_lease(part->device, &stream);
+  if (code != TD_CUDA_OK)
+    return td_cuda_fail(part->device, code, "create a stream", error);
+  enum tandem_status status = run_on(self, desc, stream, &idle, error);
+  td_stream_return(part->device, stream, idle);
+  return status;
 }

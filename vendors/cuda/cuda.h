@@ -1,5 +1,5 @@
 /* What the CUDA vendors share: the driver's interface, contexts and memory of devices, scratch, recorded
- * runs, and a run's stream and tensors.
+ * runs, leased streams, and a run's stream and tensors.
  *
  * CUDA's handles (context, stream, event) are `void *`, device addresses are `uint64_t` as in the driver's
  * interface. Every call that reaches CUDA is made between td_cuda_enter and td_cuda_leave, unless its comment
@@ -126,6 +126,13 @@ struct td_scratch_pool {
   size_t users;                                    /* contexts that lease here; guarded by lock */
 };
 
+/* See stream.c. */
+struct td_stream_pool {
+  struct tandem_host_lock lock;
+  void *idle[TD_CUDA_IDLE_MAX]; /* guarded by lock */
+  size_t idle_count;            /* likewise */
+};
+
 /* A context of one device that engines hold: the primary one, retained, or the caller's. One a device and
  * context however many engines there are. */
 struct td_cuda_context {
@@ -142,6 +149,7 @@ struct td_cuda_context {
   struct td_cuda_buffer idle[TD_CUDA_IDLE_MAX]; /* guarded by idle_lock */
   size_t idle_bytes;                            /* likewise */
   struct td_scratch_pool scratch;
+  struct td_stream_pool streams;
   struct tandem_host_lock pool_lock;
   size_t pool_users;            /* of td_cuda_hold_pool; guarded by pool_lock */
   void *pool;                   /* whose threshold was raised, or NULL; likewise */
@@ -241,6 +249,15 @@ void td_scratch_keep(struct td_scratch *scratch);
 bool td_scratch_trim(struct td_cuda_context *cuda, size_t leave);
 /* With the last engine of the device; `forget`: the memory is gone already. */
 void td_scratch_fini(struct td_cuda_context *cuda, bool forget);
+
+/* ---------------------------------------------------------------- stream.c */
+
+/* For one run that is over when it returns; the driver's code. */
+int32_t td_stream_lease(struct td_cuda_context *cuda, void **stream);
+/* Ends the lease. Not `idle`: something may still be on the stream, which then goes to nobody else. */
+void td_stream_return(struct td_cuda_context *cuda, void *stream, bool idle);
+/* With the last engine of the device, unless that is lost. */
+void td_stream_fini(struct td_cuda_context *cuda);
 
 /* ---------------------------------------------------------------- graph.c */
 

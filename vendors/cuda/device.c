@@ -397,6 +397,8 @@ static void destroy_context(struct td_cuda_context *context) {
   if (td_cuda_enter(context, NULL) == TANDEM_OK) {
     bool forget = td_cuda_lost(context);
     td_scratch_fini(context, forget);
+    if (!forget)
+      td_stream_fini(context);
     for (size_t i = 0; i < TD_CUDA_IDLE_MAX && !forget; i++)
       if (context->idle[i].address != 0)
         td_cuda.memory_free(context->idle[i].address);
