@@ -76,6 +76,20 @@ def programs(d: dict[str, Any]) -> None:
         row(name, p["good"], p.get("distance", ""), p.get("loads_agree", ""), p.get("shared", ""), p.get("error", ""))
 
 
+def stock(d: dict[str, Any]) -> str:
+    sides = []
+    for mode in d["modes"]:
+        more = [load + run for load, run in zip(mode["load_bytes"], mode["run_bytes"])]
+        sides.append(f"{'shared' if mode['shared'] else 'an engine each'}: load 1 {mib(more[0])} MiB, "
+                     f"{mode['load_seconds'][0] * 1e3:.0f} ms, loads 2 to {len(more)} "
+                     f"{span([v / MIB for v in more[1:]], 0, 'MiB')}, "
+                     f"{span([v * 1e3 for v in mode['load_seconds'][1:]], 1, 'ms')}")  # fmt: skip
+    equal = all(mode["outputs_equal"] for mode in d["modes"]) and d["modes"][0]["outputs"] == d["modes"][1]["outputs"]
+    return (f"the stock Python runtime, torch {d['torch']}, a load with its first run, {'; '.join(sides)}; load 2 "
+            f"beyond its inputs and outputs {mib(d['second_shared_load_bytes'])} MiB (at most 4); outputs equal: "
+            f"{equal}")  # fmt: skip
+
+
 def limits(d: dict[str, Any]) -> None:
     for name, limit in d.get("limits", {}).items():
         print(f"* {'within' if limit['good'] else 'BEYOND'}: {name.replace('_', ' ')} {limit['value']:.6g}, "
@@ -241,6 +255,8 @@ def print_section(documents: list[dict[str, Any]], machine: str) -> None:
         if d.get("measurement") in ("storm", "race") and "limits" in d:
             beyond = [name.replace("_", " ") for name, limit in d["limits"].items() if not limit["good"]]
             tell_item(TELL_IN_WORDS[d["measurement"]](d) + "; BEYOND its limit: " * bool(beyond) + ", ".join(beyond))
+        elif d.get("measurement") == "stock" and "modes" in d:
+            tell_item(f"{LOADED[d['part'].removesuffix('_stock')]}: {stock(d)}")
         elif d.get("measurement") == "programs":
             good = [name for name, p in d["programs"].items() if p["good"]]
             bad = [f"{name} ({p.get('error', 'wrong')})" for name, p in d["programs"].items() if not p["good"]]

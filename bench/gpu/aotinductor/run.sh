@@ -2,15 +2,18 @@
 # AOTInductor engines on a GPU, in one command on a machine with NVIDIA's driver, torch with CUDA, triton and a C
 # compiler, no network:
 #
-#   bench/gpu/aotinductor/run.sh [main | programs | memcheck | two | policies | all]      (main)
+#   bench/gpu/aotinductor/run.sh [main | programs | memcheck | two | timed | torch | stock | all]...      (main)
 #
 #   main      compiles a transformer of 770 MiB and a policy, exports the transformer through ExecuTorch's CudaPartitioner;
-#             memory and seconds of loads, latency of 1, 2 and 4 at once, replayed runs, peers, storm, race, stock runtime
+#             memory and seconds of loads, latency of 1, 2 and 4 at once, replayed runs, peers, storm, race
 #   programs  the carried programs of ExecuTorch's CudaBackend with their expected outputs (also part of main)
 #   memcheck  the carried programs and a small transformer under compute-sanitizer
 #   two       two GPUs: the carried programs on the second one, loads of both
-#   policies  the policy with kernels chosen by timing, and with libtorch: minutes to compile each
-#   all       all but policies, the most needed parts first
+#   timed     the policy with kernels chosen by timing: many minutes to compile
+#   torch     the policy with libtorch
+#   stock     ExecuTorch's own Python runtime, with the torch of the folder that STOCK_TORCH names: the one which that
+#             executorch was built with, or its tensors do not understand each other; then the loads are measured too
+#   all       all but timed and torch, the most needed parts first
 #
 # Where there are two GPUs, the second one compiles while the first one measures; where there is one, all measurements
 # wait for the compilers, since device memory is counted for the whole GPU.
@@ -81,6 +84,7 @@ part() {
 # The library that engines are bound to.
 shims_env=(env -u TANDEM_TORCH_LIBRARY "TANDEM_AOTI_SHIMS_LIBRARY=$shims/libaoti_cuda_shims.so")
 torch_env=(env -u TANDEM_AOTI_SHIMS_LIBRARY "TANDEM_TORCH_LIBRARY=$torch_lib/libtorch_cpu.so")
+stock_env=(env -u TANDEM_TORCH_LIBRARY -u TANDEM_AOTI_SHIMS_LIBRARY "PYTHONPATH=${STOCK_TORCH:+$STOCK_TORCH:}$PYTHONPATH")
 
 machine() {
   uname -srm
@@ -95,11 +99,12 @@ gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')
 compiling_gpu=()
 ((gpus > 1)) && compiling_gpu=(env CUDA_VISIBLE_DEVICES=1)
 
-# launch SECONDS NAME...: compilers in the background, since they mostly wait for one processor each
+# launch SECONDS NAME...: compilers in the background, once each, since they mostly wait for one processor
 launch() {
   local seconds=$1 name
   shift
   for name; do
+    [[ ! -v compilers[$name] ]] || continue
     mkdir -p "$work/small"
     (
       folder=$work mode=$small what=$name
@@ -155,7 +160,19 @@ run_programs() {
   compgen -G "$carry/programs/*.pte" >/dev/null || { echo "programs: none carried"; return; }
   part programs_door 120 "${shims_env[@]}" python3 $here/programs.py "$carry/programs" "$work" door
   part programs_door_torch 120 "${torch_env[@]}" python3 $here/programs.py "$carry/programs" "$work" door
-  part programs_stock 120 "${torch_env[@]}" python3 $here/programs.py "$carry/programs" "$work" stock
+}
+
+run_stock() {
+  local name
+  compgen -G "$carry/programs/*.pte" >/dev/null &&
+    part programs_stock 120 "${stock_env[@]}" python3 $here/programs.py "$carry/programs" "$work" stock
+  [[ -n ${STOCK_TORCH:-} ]] || return
+  for name in transformer partitioner policy; do
+    await "$name"
+    [[ -e $work/$name.pte ]] || continue
+    part "${name}_stock" 120 "${stock_env[@]}" python3 $here/stock.py "$work/$name.pte" \
+      $(compgen -G "$work/$name.*.ptd")
+  done
 }
 
 run_peers() {
@@ -210,7 +227,7 @@ end_main() {
 run_memcheck() {
   local name summary
   command -v compute-sanitizer >/dev/null || { echo "memcheck: no compute-sanitizer here"; failed=$((failed + 1)); return; }
-  [[ -v compilers[small] ]] || launch 240 small
+  launch 240 small
   local -A programs=([transformer]="$work/small/transformer.pte")
   for name in "$carry"/programs/*.pte; do
     [[ -e $name ]] && programs[$(basename "$name" .pte)]="$name ${name%.pte}.aoti_cuda_blob.ptd"
@@ -244,15 +261,24 @@ run_two() {
     part two_transformer 60 "${shims_env[@]}" "$AOTI_BENCH" devices "$work/transformer.pte" device_option=device
 }
 
-run_policies() {
-  launch $((budget - 80)) policy_timed policy_torch
-  measure policy_timed shims_env "$work/policy_timed.pte"
-  measure policy_torch torch_env "$work/policy_torch.pte" graph=0
-}
+run_timed() { measure policy_timed shims_env "$work/policy_timed.pte"; }
+run_torch() { measure policy_torch torch_env "$work/policy_torch.pte" graph=0; }
 
 run_main() {
   begin_main
   end_main
+}
+
+# What a part needs beyond that is compiled from the start, for all parts together.
+launch_for() {
+  local name names=()
+  case $1 in
+  stock) [[ -z ${STOCK_TORCH:-} ]] || names=(policy transformer partitioner) ;;
+  timed | torch) names=("policy_$1") ;;
+  esac
+  for name in "${names[@]}"; do
+    [[ -e $work/$name.pte ]] || launch $((budget - 80)) "$name"
+  done
 }
 
 run_all() {
@@ -263,14 +289,18 @@ run_all() {
   measure_policy wait
   run_two
   end_main
+  run_stock
 }
 
 machine | tee "$out/machine.txt"
 for what in "${@:-main}"; do
-  case $what in
-  main | programs | memcheck | two | policies | all) "run_$what" ;;
-  *) echo "usage: run.sh [main | programs | memcheck | two | policies | all]" >&2; exit 2 ;;
-  esac
+  [[ $what =~ ^(main|programs|memcheck|two|timed|torch|stock|all)$ ]] ||
+    { echo "usage: run.sh [main | programs | memcheck | two | timed | torch | stock | all]..." >&2; exit 2; }
+  launch_for "$what"
+done
+await_on_one_gpu
+for what in "${@:-main}"; do
+  "run_$what"
 done
 python3 $here/report.py "$results" "$out" | tee "$out/report.md"
 tar -C "$out" -czf "$out/logs.tar.gz" logs && rm -r "$out/logs"
