@@ -153,24 +153,17 @@ enum tandem_status td_aoti_context_create(void *engine, const struct tandem_cont
   return TANDEM_OK;
 }
 
-/* What the device holds of a context. */
-static void free_parts(struct td_aoti_context *self) {
+static void destroy_container(struct td_aoti_context *self) {
   const struct td_aoti_engine *engine = self->engine;
-  if (self->cuda != NULL)
-    td_aoti_cuda_context_fini(self);
-  if (self->container != NULL) {
-    /* A library that frees what it was lent has done our work. */
-    struct td_aoti_watch watch = {.tensors = self->constants,
-                                  .tensor_count = self->constants != NULL ? engine->constant_count : 0,
-                                  .modules = engine->modules};
-    td_aoti_watch(&watch);
-    engine->api.destroy(self->container);
-    td_aoti_watch(NULL);
-  }
-  for (size_t i = 0; self->constants != NULL && i < engine->constant_count; i++)
-    if (self->constants[i] != NULL)
-      td_aoti.tensor.delete_tensor(self->constants[i]);
-  td_aoti_state_fini(engine, &self->state);
+  if (self->container == NULL)
+    return;
+  /* A library that frees what it was lent has done our work. */
+  struct td_aoti_watch watch = {.tensors = self->constants,
+                                .tensor_count = self->constants != NULL ? engine->constant_count : 0,
+                                .modules = engine->modules};
+  td_aoti_watch(&watch);
+  engine->api.destroy(self->container);
+  td_aoti_watch(NULL);
 }
 
 void td_aoti_context_destroy(void *context) {
@@ -178,11 +171,19 @@ void td_aoti_context_destroy(void *context) {
   const struct tandem_host *host = td_aoti_host();
   if (self == NULL)
     return;
-  if (td_aoti_cuda_enter(self->engine->cuda, NULL) ==
-      TANDEM_OK) { /* else the device is lost, and all on it */
-    if (self->cuda != NULL)
-      td_aoti_cuda_settle(self, NULL);
-    free_parts(self);
+  /* Else the device is lost with all that is on it, and the container is not called again. */
+  bool entered = td_aoti_cuda_enter(self->engine->cuda, NULL) == TANDEM_OK;
+  if (entered && self->cuda != NULL)
+    td_aoti_cuda_settle(self, NULL);
+  if (self->cuda != NULL)
+    td_aoti_cuda_context_fini(self);
+  if (entered)
+    destroy_container(self);
+  for (size_t i = 0; self->constants != NULL && i < self->engine->constant_count; i++)
+    if (self->constants[i] != NULL)
+      td_aoti.tensor.delete_tensor(self->constants[i]);
+  if (entered) {
+    td_aoti_state_fini(self->engine, &self->state);
     td_aoti_cuda_leave(self->engine->cuda);
   }
   for (size_t i = 0; self->ios != NULL && i < self->input_count + self->output_count; i++)
