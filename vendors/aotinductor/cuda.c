@@ -263,11 +263,16 @@ enum tandem_status td_aoti_cuda_copy(struct td_aoti_cuda *cuda, void *to, const 
     code = td_cuda_copy_host(cuda->device, target, (void *)(uintptr_t)from, size, false, stream);
   else if (from_device)
     code = td_cuda_copy_host(cuda->device, source, to, size, true, stream);
-  else
-    memcpy(to, from, size);
   int32_t waited = td_cuda_wait(stream);
   code = code != TD_CUDA_OK ? code : waited;
-  return code == TD_CUDA_OK ? TANDEM_OK : td_cuda_fail(cuda->device, code, "copy device memory", error);
+  if (code != TD_CUDA_OK)
+    return td_cuda_fail(cuda->device, code, "copy device memory", error);
+  /* One of the two is, so the driver was asked and failed. */
+  if (!to_device && !from_device)
+    return td_aoti_host()->fail(error, TANDEM_DEVICE_ERROR,
+                                "the CUDA driver does not tell where %zu bytes lie that are to be copied",
+                                size);
+  return TANDEM_OK;
 }
 
 /* ---------------------------------------------------------------- a context's part */
