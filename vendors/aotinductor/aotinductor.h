@@ -272,7 +272,8 @@ enum tandem_status td_aoti_cuda_copy(struct td_aoti_cuda *cuda, void *to, const 
 /* Free and total bytes of the current context's device. */
 enum tandem_status td_aoti_cuda_memory(const struct tandem_resolution *resolution, uint64_t *free_bytes,
                                        uint64_t *total_bytes, struct tandem_error *error);
-/* A context's part: its stream, staging, graph. Called between enter and leave. */
+/* A context's part: its stream, staging, graph. Called between enter and leave; fini also where the device is
+ * lost. */
 enum tandem_status td_aoti_cuda_context_init(struct td_aoti_context *self, struct tandem_error *error);
 void td_aoti_cuda_context_fini(struct td_aoti_context *self);
 /* tandem's run on a GPU: stages what must be staged, calls td_aoti_invoke, td_aoti_result and
