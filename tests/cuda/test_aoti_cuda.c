@@ -1,13 +1,13 @@
 /* Runs of AOTInductor engines on a GPU, as far as vendors/aotinductor/cuda.c goes: tensors, streams, captures
- * and recorded runs, over the stand-in driver. The engine here is no AOTInductor code: it has that interface
- * and copies its input, on the stream it is given, to device memory of its own. What compiled engines do is
- * measured on a GPU by bench/gpu/aotinductor. */
+ * and recorded runs, over the stand-in driver and shims. The engine here is a few functions that copy their
+ * input, on the stream that they are given, to device memory which stays: so its runs can be recorded. Whole
+ * programs: test_cuda_backend.c. What compiled engines do is measured on a GPU by bench/gpu/aotinductor. */
 #include "base.h"
 
 #include "../../vendors/cuda/cuda.h"
+#include "aoti.h"
 #include "aotinductor.h"
 #include "driver.h"
-#include "standin.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -23,126 +23,25 @@ enum { COUNT = 8, SIZE = COUNT * sizeof(float) };
 
 static struct driver cuda;
 static const struct standin_cuda *standin;
+static const struct standin_shims *shims;
+/* Of the shims: the calling thread's own stream. */
+static int32_t (*set_stream)(void *stream, int8_t device);
+static void (*clear_stream)(int8_t device);
 static struct tandem_error error;
 static const struct tandem_resolution resolution = {.device = "cuda:0"};
 
 /* ---------------------------------------------------------------- an engine */
 
-struct aoti_tensor {
-  void *data;
-  int64_t rank, sizes[TANDEM_MAX_RANK], strides[TANDEM_MAX_RANK];
-  int32_t dtype;
-  bool output;
-};
-
 static struct {
-  uint64_t memory;         /* of the output */
-  const void *read;        /* the input of the last run */
-  void *stream, *freed_on; /* of the last run; where its output was freed */
-  int runs, tensors, refuse;
+  uint64_t memory;  /* of the output */
+  const void *read; /* the input of the last run */
+  void *stream;     /* of the last run */
+  int runs, refuse;
 } engine;
 
-/* A thread's current stream, which the shims make up where it has none. */
-struct current_stream {
+static bool has_stream(void) {
   void *stream;
-  bool present;
-};
-static _Thread_local struct current_stream current;
-static _Atomic int made_up;
-
-static void *find_stream(void) {
-  if (!current.present) {
-    made_up++;
-    current = (struct current_stream){.stream = &made_up, .present = true};
-  }
-  return current.stream;
-}
-
-static int32_t create_tensor(void *data, int64_t rank, const int64_t *sizes, const int64_t *strides,
-                             int64_t offset, int32_t dtype, int32_t device_type, int32_t device_index,
-                             struct aoti_tensor **tensor, int32_t layout, const uint8_t *metadata,
-                             int64_t metadata_size) {
-  (void)offset, (void)device_index, (void)layout, (void)metadata, (void)metadata_size;
-  assert_int_equal(device_type, AOTI_DEVICE_CUDA);
-  struct aoti_tensor *made = calloc(1, sizeof *made);
-  *made = (struct aoti_tensor){.data = data, .rank = rank, .dtype = dtype};
-  memcpy(made->sizes, sizes, (size_t)rank * sizeof *sizes);
-  memcpy(made->strides, strides, (size_t)rank * sizeof *strides);
-  engine.tensors++;
-  *tensor = made;
-  return 0;
-}
-
-static int32_t delete_tensor(struct aoti_tensor *tensor) {
-  if (tensor->output)
-    engine.freed_on = find_stream();
-  engine.tensors--;
-  free(tensor);
-  return 0;
-}
-
-static int32_t tensor_data(struct aoti_tensor *tensor, void **data) {
-  *data = tensor->data;
-  return 0;
-}
-
-static int32_t tensor_rank(struct aoti_tensor *tensor, int64_t *rank) {
-  *rank = tensor->rank;
-  return 0;
-}
-
-static int32_t tensor_sizes(struct aoti_tensor *tensor, int64_t **sizes) {
-  *sizes = tensor->sizes;
-  return 0;
-}
-
-static int32_t tensor_strides(struct aoti_tensor *tensor, int64_t **strides) {
-  *strides = tensor->strides;
-  return 0;
-}
-
-static int32_t tensor_dtype(struct aoti_tensor *tensor, int32_t *dtype) {
-  *dtype = tensor->dtype;
-  return 0;
-}
-
-/* Found by name, as in ExecuTorch's shims. */
-__attribute__((visibility("default"))) int32_t
-aoti_torch_create_cuda_stream_guard(void *stream, int32_t device_index, void **guard);
-int32_t aoti_torch_create_cuda_stream_guard(void *stream, int32_t device_index, void **guard) {
-  (void)device_index;
-  *guard = find_stream();
-  current.stream = stream;
-  return 0;
-}
-
-__attribute__((visibility("default"))) int32_t aoti_torch_delete_cuda_stream_guard(void *guard);
-int32_t aoti_torch_delete_cuda_stream_guard(void *guard) {
-  current.stream = guard;
-  return 0;
-}
-
-__attribute__((visibility("default"))) struct current_stream
-peek_stream(int8_t device) __asm__("_ZN10executorch8backends4cuda21peekCurrentCUDAStreamEa");
-struct current_stream peek_stream(int8_t device) {
-  assert_int_equal(device, 0);
-  return current;
-}
-
-__attribute__((visibility("default"))) int32_t
-set_stream(void *stream,
-           int8_t device) __asm__("_ZN10executorch8backends4cuda20setCurrentCUDAStreamEP11CUstream_sta");
-int32_t set_stream(void *stream, int8_t device) {
-  assert_int_equal(device, 0);
-  current = (struct current_stream){.stream = stream, .present = true};
-  return 0;
-}
-
-__attribute__((visibility("default"))) void
-clear_stream(int8_t device) __asm__("_ZN10executorch8backends4cuda22clearCurrentCUDAStreamEa");
-void clear_stream(int8_t device) {
-  assert_int_equal(device, 0);
-  current = (struct current_stream){0};
+  return shims->current(0, &stream);
 }
 
 static int32_t run_engine(struct aoti_container *container, struct aoti_tensor **inputs, size_t input_count,
@@ -150,22 +49,28 @@ static int32_t run_engine(struct aoti_container *container, struct aoti_tensor *
   (void)container, (void)proxy;
   assert_int_equal(input_count, 1);
   assert_int_equal(output_count, 1);
+  struct aoti_tensor *in = inputs[0]; /* a run takes its inputs over */
+  int64_t rank, *sizes, *strides;
+  void *data;
+  inputs[0] = NULL;
+  td_aoti.tensor.tensor_data(in, &data);
+  td_aoti.tensor.tensor_rank(in, &rank);
+  td_aoti.tensor.tensor_sizes(in, &sizes);
+  td_aoti.tensor.tensor_strides(in, &strides);
   engine.runs++;
   engine.stream = stream;
-  engine.read = inputs[0]->data;
-  struct aoti_tensor *out = inputs[0]; /* a run takes its inputs over */
-  inputs[0] = NULL;
-  if (engine.refuse > 0 && engine.refuse-- > 0) {
-    delete_tensor(out);
-    return 1;
-  }
+  engine.read = data;
+  int32_t code = engine.refuse > 0 && engine.refuse-- > 0;
   size_t size = sizeof(float);
-  for (int64_t d = 0; d < out->rank; d++)
-    size *= (size_t)out->sizes[d];
-  int code = size > 0 ? cuda.copy_async(engine.memory, (uint64_t)(uintptr_t)out->data, size, stream) : 0;
-  out->data = (void *)(uintptr_t)engine.memory;
-  out->output = true;
-  outputs[0] = out;
+  for (int64_t d = 0; d < rank; d++)
+    size *= (size_t)sizes[d];
+  if (code == 0 && size > 0)
+    code = cuda.copy_async(engine.memory, (uint64_t)(uintptr_t)data, size, stream);
+  if (code == 0)
+    code = td_aoti.tensor.create_tensor((void *)(uintptr_t)engine.memory, rank, sizes, strides, 0,
+                                        TANDEM_FLOAT32, AOTI_DEVICE_CUDA, 0, &outputs[0], AOTI_LAYOUT_STRIDED,
+                                        NULL, 0);
+  td_aoti.tensor.delete_tensor(in);
   return code;
 }
 
@@ -280,7 +185,7 @@ static void close_rig(struct rig *rig) {
   assert_int_equal(live.device_blocks, 0);
   assert_int_equal(live.streams + live.events + live.graphs + live.graph_instances, 0);
   assert_int_equal(live.primary_retains, 0);
-  assert_int_equal(engine.tensors, 0);
+  assert_int_equal(shims->tensors(), 0);
   assert_int_equal(standin->violations(), 0);
 }
 
@@ -409,14 +314,14 @@ static void outputs_are_freed_in_the_order_of_the_run_s_stream(void **state) {
   open_rig(&rig, false);
   must_run(&rig, plainly, in, out);
   assert_non_null(engine.stream);
-  assert_ptr_equal(engine.freed_on, engine.stream);
+  assert_ptr_equal(shims->deleted_on(), engine.stream);
   enter(&rig);
   assert_int_equal(cuda.stream_create(&stream, 1), 0);
   td_aoti_cuda_leave(rig.engine.cuda);
   must_run(&rig, (struct tandem_run_desc){.stream = stream}, in, out);
   assert_ptr_equal(engine.stream, stream);
-  assert_ptr_equal(engine.freed_on, stream);
-  assert_false(current.present);
+  assert_ptr_equal(shims->deleted_on(), stream);
+  assert_false(has_stream());
   enter(&rig);
   cuda.stream_destroy(stream);
   td_aoti_cuda_leave(rig.engine.cuda);
@@ -441,7 +346,7 @@ static void a_run_inside_a_run_of_its_engine_leaves_no_stream_either(void **stat
   enter(&rig);
   assert_int_equal(td_aoti_cuda_context_init(&other.context, &error), TANDEM_OK);
   td_aoti_cuda_leave(rig.engine.cuda);
-  made_up = 0;
+  uint64_t streams = shims->streams();
   struct tandem_tensor x = tensor_of(in, 2), y = tensor_of(out, 1); /* of another shape than it gets */
   struct tandem_run_desc run = {.struct_size = sizeof run,
                                 .inputs = &x,
@@ -454,8 +359,8 @@ static void a_run_inside_a_run_of_its_engine_leaves_no_stream_either(void **stat
   assert_int_equal(td_aoti_cuda_run(&rig.context, &run, &error), TANDEM_OK);
   td_aoti_cuda_leave(rig.engine.cuda);
   assert_int_equal(engine.runs, 2);
-  assert_int_equal(made_up, 0);
-  assert_false(current.present);
+  assert_int_equal(shims->streams(), streams);
+  assert_false(has_stream());
   enter(&rig);
   td_aoti_cuda_context_fini(&other.context);
   td_aoti_cuda_leave(rig.engine.cuda);
@@ -466,19 +371,21 @@ static void a_thread_that_runs_is_left_no_stream_and_keeps_the_one_that_it_has(v
   (void)state;
   struct rig rig;
   float in[COUNT] = {0}, out[COUNT];
+  void *found;
   int own;
   open_rig(&rig, false);
-  made_up = 0;
-  assert_false(current.present);
+  uint64_t streams = shims->streams();
+  assert_false(has_stream());
   must_run(&rig, plainly, in, out);
   engine.refuse = 1;
   assert_int_equal(run_with(&rig, plainly, in, out, 2), TANDEM_DEVICE_ERROR);
-  assert_int_equal(made_up, 0);
-  assert_false(current.present);
-  set_stream(&own, 0);
+  assert_int_equal(shims->streams(), streams);
+  assert_false(has_stream());
+  assert_int_equal(set_stream(&own, 0), 0);
   must_run(&rig, plainly, in, out);
-  assert_ptr_equal(engine.freed_on, engine.stream);
-  assert_ptr_equal(current.stream, &own);
+  assert_ptr_equal(shims->deleted_on(), engine.stream);
+  assert_true(shims->current(0, &found));
+  assert_ptr_equal(found, &own);
   clear_stream(0);
   close_rig(&rig);
 }
@@ -972,6 +879,12 @@ static void the_pool_keeps_its_memory_while_there_is_an_engine(void **state) {
   assert_int_equal(standin->violations(), 0);
 }
 
+/* POSIX gives functions and data pointers one representation; C has no cast for it. */
+static void find(void *library, const char *name, void *function) {
+  void *address = dlsym(library, name);
+  memcpy(function, &address, sizeof address);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(host_tensors_are_staged),
@@ -997,29 +910,16 @@ int main(void) {
       cmocka_unit_test(the_pool_keeps_its_memory_while_there_is_an_engine),
   };
   char why[256];
-  setenv("TANDEM_CUDA_LIBRARY", STANDIN_CUDA, 1);
-  void *library = dlopen(STANDIN_CUDA, RTLD_NOW | RTLD_LOCAL);
-  const struct standin_cuda *(*control)(void) = NULL;
-  if (library == NULL || !driver_open(&cuda, why, sizeof why))
-    return fprintf(stderr, "no stand-in driver\n"), 1;
-  void *address = dlsym(library, "standin_cuda_control");
-  memcpy(&control, &address, sizeof address);
-  standin = control();
-  address = dlsym(library, "cuDeviceGetDefaultMemPool");
-  memcpy(&pool_default, &address, sizeof address);
-  address = dlsym(library, "cuMemPoolGetAttribute");
-  memcpy(&pool_get, &address, sizeof address);
-  address = dlsym(library, "cuMemPoolSetAttribute");
-  memcpy(&pool_set, &address, sizeof address);
-  td_aoti_set_host(&td_host);
+  struct tandem_vendor_library opened;
   td_cuda_set_host(&td_host);
-  td_aoti.handle = dlopen(NULL, RTLD_NOW);
-  td_aoti.tensor = (struct aoti_tensor_api){.create_tensor = create_tensor,
-                                            .delete_tensor = delete_tensor,
-                                            .tensor_data = tensor_data,
-                                            .tensor_rank = tensor_rank,
-                                            .tensor_sizes = tensor_sizes,
-                                            .tensor_strides = tensor_strides,
-                                            .tensor_dtype = tensor_dtype};
+  if (!standin_aoti_start(&standin, &shims) || !driver_open(&cuda, why, sizeof why) ||
+      td_aoti_open(&td_host, &opened, &error) != TANDEM_OK)
+    return fprintf(stderr, "no stand-in driver or shims\n"), 1;
+  void *library = dlopen(getenv("TANDEM_CUDA_LIBRARY"), RTLD_NOW | RTLD_LOCAL);
+  find(library, "cuDeviceGetDefaultMemPool", &pool_default);
+  find(library, "cuMemPoolGetAttribute", &pool_get);
+  find(library, "cuMemPoolSetAttribute", &pool_set);
+  find(td_aoti.handle, "_ZN10executorch8backends4cuda20setCurrentCUDAStreamEP11CUstream_sta", &set_stream);
+  find(td_aoti.handle, "_ZN10executorch8backends4cuda22clearCurrentCUDAStreamEa", &clear_stream);
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,6 +3,7 @@
  * executorch 1.5.1 wrote them. */
 #include "base.h"
 
+#include "aoti.h"
 #include "aotinductor.h"
 
 #include <setjmp.h>
@@ -13,111 +14,27 @@
 
 #include <cmocka.h>
 
-enum { PAYLOAD_MAX = 1024 };
-
 static const struct tandem_vendor *const vendor = &td_vendor_aotinductor_cuda;
 static struct tandem_error error;
 
-/* ---------------------------------------------------------------- a payload by hand */
-
-struct bytes {
-  unsigned char data[PAYLOAD_MAX];
-  size_t size;
-};
-
-static void put_number(struct bytes *bytes, uint64_t number, unsigned width) {
-  assert_true(bytes->size + width <= PAYLOAD_MAX);
-  for (unsigned i = 0; i < width; i++)
-    bytes->data[bytes->size++] = (unsigned char)(number >> (8 * i));
-}
-
-static void put_text(struct bytes *bytes, const char *text) {
-  size_t length = strlen(text);
-  put_number(bytes, length, 4);
-  assert_true(bytes->size + length <= PAYLOAD_MAX);
-  memcpy(bytes->data + bytes->size, text, length);
-  bytes->size += length;
-}
-
-struct entry {
-  const char *fqn, *key;
-  uint64_t storage;
-  int32_t dtype, device;
-  int64_t offset;
-  uint32_t rank;
-  int64_t sizes[TANDEM_MAX_RANK + 1], strides[TANDEM_MAX_RANK + 1];
-};
-
-static const struct entry weight = {"w",   "cuda_fqn_weight:cuda:w", 64, TANDEM_FLOAT32, 1, 0, 2, {2, 8},
-                                    {8, 1}};
-
-static struct bytes make_payload(const struct entry *entries, uint32_t count) {
-  struct bytes bytes = {.size = 0};
-  memcpy(bytes.data, "ETCUDAFQN3", 10);
-  bytes.size = 10;
-  put_text(&bytes, "0a_so_blob");
-  put_number(&bytes, count, 4);
-  for (uint32_t i = 0; i < count; i++) {
-    const struct entry *entry = &entries[i];
-    put_text(&bytes, entry->fqn);
-    put_text(&bytes, entry->key);
-    put_number(&bytes, entry->storage, 8);
-    put_number(&bytes, (uint32_t)entry->dtype, 4);
-    put_number(&bytes, (uint32_t)entry->device, 4);
-    put_number(&bytes, (uint64_t)entry->offset, 8);
-    put_number(&bytes, entry->rank, 4);
-    for (uint32_t d = 0; d < entry->rank; d++)
-      put_number(&bytes, (uint64_t)entry->sizes[d], 8);
-    for (uint32_t d = 0; d < entry->rank; d++)
-      put_number(&bytes, (uint64_t)entry->strides[d], 8);
-  }
-  return bytes;
-}
-
-/* ---------------------------------------------------------------- named data */
-
-struct named {
-  struct {
-    const char *key;
-    const void *data;
-    size_t size;
-  } entries[4];
-  int held; /* tokens not given back */
-};
-
-static enum tandem_status get(void *user, const char *key, const void **data, size_t *size, void **token) {
-  struct named *named = user;
-  for (size_t i = 0; i < 4 && named->entries[i].key != NULL; i++)
-    if (strcmp(named->entries[i].key, key) == 0) {
-      *data = named->entries[i].data;
-      *size = named->entries[i].size;
-      *token = named;
-      named->held++;
-      return TANDEM_OK;
-    }
-  return TANDEM_MISSING_DATA;
-}
-
-static void release(void *user, void *token) {
-  assert_ptr_equal(user, token);
-  ((struct named *)user)->held--;
-}
+static const struct standin_constant weight = {
+    "w", "cuda_fqn_weight:cuda:w", 64, TANDEM_FLOAT32, 1, 0, 2, {2, 8}, {8, 1}};
 
 /* A copy of exactly that size, so that the address sanitizer sees a read past it. */
-static enum tandem_status parse(const struct bytes *bytes, struct named *named,
+static enum tandem_status parse(const struct standin_bytes *bytes, struct standin_named *named,
                                 struct tandem_payload *payload) {
   static unsigned char *copy;
-  struct tandem_named_data source = {.get = get, .release = release, .user = named};
   free(copy);
   copy = malloc(bytes->size > 0 ? bytes->size : 1);
   assert_non_null(copy);
   memcpy(copy, bytes->data, bytes->size);
   error = (struct tandem_error){0};
+  struct tandem_named_data source = standin_named_data(named);
   return vendor->parse(&td_host, copy, bytes->size, named != NULL ? &source : NULL, payload, &error);
 }
 
-static void assert_refused(const struct bytes *bytes, struct named *named, enum tandem_status expected,
-                           const char *part) {
+static void assert_refused(const struct standin_bytes *bytes, struct standin_named *named,
+                           enum tandem_status expected, const char *part) {
   struct tandem_payload payload;
   assert_int_equal(parse(bytes, named, &payload), expected);
   assert_null(payload.state);
@@ -140,8 +57,8 @@ static void collect(void *user, const char *key, const char *value) {
   snprintf(facts->text + used, sizeof facts->text - used, "%s=%s\n", key, value);
 }
 
-static struct bytes read_corpus(const char *name) {
-  struct bytes bytes = {.size = 0};
+static struct standin_bytes read_corpus(const char *name) {
+  struct standin_bytes bytes = {.size = 0};
   char path[1024];
   snprintf(path, sizeof path, "%s/%s", CUDA_PAYLOADS, name);
   FILE *file = fopen(path, "rb");
@@ -161,7 +78,7 @@ static void real_payloads_tell_their_engine_and_constants(void **state) {
                   {"mlp_dyn", "constants=4\n", "weights_size=33280\n"},
                   {"mlp_bf16", "constants=6\n", "weights_size=99072\n"}};
   for (size_t i = 0; i < sizeof programs / sizeof programs[0]; i++) {
-    struct bytes bytes = read_corpus(programs[i].name);
+    struct standin_bytes bytes = read_corpus(programs[i].name);
     struct tandem_payload payload;
     struct facts facts = {""};
     assert_int_equal(parse(&bytes, NULL, &payload), TANDEM_OK);
@@ -178,14 +95,14 @@ static void the_engine_is_the_payload_its_library_and_its_weights(void **state) 
   (void)state;
   static const char so[] = "library";
   static const float values[16] = {1, 2};
-  struct named named = {{{"0a_so_blob", so, sizeof so}, {weight.key, values, sizeof values}}, 0};
-  struct bytes bytes = make_payload(&weight, 1);
+  struct standin_named named = {{{STANDIN_SO_KEY, so, sizeof so}, {weight.key, values, sizeof values}}, 0};
+  struct standin_bytes bytes = standin_cuda_payload(&weight, 1);
   struct tandem_payload payload;
   assert_int_equal(parse(&bytes, &named, &payload), TANDEM_OK);
   assert_int_equal(payload.engine_size, bytes.size);
   assert_int_equal(payload.part_count, 2);
-  assert_ptr_equal(payload.parts[0].data, so);
-  assert_ptr_equal(payload.parts[1].data, values);
+  assert_memory_equal(payload.parts[0].data, so, sizeof so);
+  assert_memory_equal(payload.parts[1].data, values, sizeof values);
   assert_int_equal(payload.parts[1].size, sizeof values);
   assert_int_equal(named.held, 2);
   struct td_aoti_program program;
@@ -193,10 +110,10 @@ static void the_engine_is_the_payload_its_library_and_its_weights(void **state) 
                                      payload.part_count, &program, &error),
                    TANDEM_OK);
   assert_int_equal(program.device_type, AOTI_DEVICE_CUDA);
-  assert_ptr_equal(program.so, so);
+  assert_ptr_equal(program.so, payload.parts[0].data);
   assert_int_equal(program.constant_count, 1);
   assert_string_equal(program.constants[0].fqn, "w");
-  assert_ptr_equal(program.constants[0].data, values);
+  assert_ptr_equal(program.constants[0].data, payload.parts[1].data);
   assert_int_equal(program.constants[0].rank, 2);
   assert_int_equal(program.constants[0].sizes[1], 8);
   assert_int_equal(program.constants[0].strides[0], 8);
@@ -207,8 +124,8 @@ static void the_engine_is_the_payload_its_library_and_its_weights(void **state) 
 
 static void the_older_form_names_two_blobs(void **state) {
   (void)state;
-  struct named named = {{{"0a_so_blob", "so", 2}, {"0b_weights_blob", "values", 6}}, 0};
-  struct bytes bytes = {.size = 26};
+  struct standin_named named = {{{STANDIN_SO_KEY, "so", 2}, {"0b_weights_blob", "values", 6}}, 0};
+  struct standin_bytes bytes = {.size = 26};
   memcpy(bytes.data, "0a_so_blob\n0b_weights_blob", 26);
   struct tandem_payload payload;
   assert_int_equal(parse(&bytes, &named, &payload), TANDEM_OK);
@@ -223,8 +140,8 @@ static void the_older_form_names_two_blobs(void **state) {
 
 static void data_that_is_missing_or_another_s_is_told_by_its_key(void **state) {
   (void)state;
-  struct bytes bytes = make_payload(&weight, 1);
-  struct named named = {{{"0a_so_blob", "so", 2}}, 0};
+  struct standin_bytes bytes = standin_cuda_payload(&weight, 1);
+  struct standin_named named = {{{STANDIN_SO_KEY, "so", 2}}, 0};
   assert_refused(&bytes, &named, TANDEM_MISSING_DATA, "\"cuda_fqn_weight:cuda:w\" (part 2 of 2)");
   named.entries[1].key = weight.key;
   named.entries[1].data = "short";
@@ -237,7 +154,7 @@ static void data_that_is_missing_or_another_s_is_told_by_its_key(void **state) {
 static void without_named_data_a_payload_is_described_and_not_loaded(void **state) {
   (void)state;
   const char *const values[] = {"cuda:0"};
-  struct bytes bytes = make_payload(&weight, 1);
+  struct standin_bytes bytes = standin_cuda_payload(&weight, 1);
   struct tandem_payload payload;
   struct tandem_resolution resolution;
   assert_int_equal(parse(&bytes, NULL, &payload), TANDEM_OK);
@@ -249,8 +166,8 @@ static void without_named_data_a_payload_is_described_and_not_loaded(void **stat
 static void only_cuda_devices_are_targets(void **state) {
   (void)state;
   static const char *const wrong[] = {"cpu", "cuda:", "cuda:-1", "cuda:0x", "cuda:1 ", "gpu:0", ""};
-  struct named named = {{{"0a_so_blob", "so", 2}}, 0};
-  struct bytes bytes = make_payload(NULL, 0);
+  struct standin_named named = {{{STANDIN_SO_KEY, "so", 2}}, 0};
+  struct standin_bytes bytes = standin_cuda_payload(NULL, 0);
   struct tandem_payload payload;
   struct tandem_resolution resolution;
   assert_int_equal(parse(&bytes, &named, &payload), TANDEM_OK);
@@ -264,7 +181,7 @@ static void only_cuda_devices_are_targets(void **state) {
 static void what_does_not_fit_is_refused_with_its_place(void **state) {
   (void)state;
   struct {
-    struct entry entry;
+    struct standin_constant entry;
     enum tandem_status status;
     const char *part;
   } cases[12];
@@ -289,13 +206,13 @@ static void what_does_not_fit_is_refused_with_its_place(void **state) {
   CASE(strides[0], INT64_MAX, TANDEM_BAD_PROGRAM, "does not lie in its 64 bytes")
 #undef CASE
   for (size_t i = 0; i < n; i++) {
-    struct bytes bytes = make_payload(&cases[i].entry, 1);
+    struct standin_bytes bytes = standin_cuda_payload(&cases[i].entry, 1);
     assert_refused(&bytes, NULL, cases[i].status, cases[i].part);
   }
-  struct entry empty = weight;
+  struct standin_constant empty = weight;
   empty.sizes[0] = 0;
   empty.storage = 0;
-  struct bytes bytes = make_payload(&empty, 1);
+  struct standin_bytes bytes = standin_cuda_payload(&empty, 1);
   struct tandem_payload payload;
   assert_int_equal(parse(&bytes, NULL, &payload), TANDEM_OK); /* no elements need no bytes */
   vendor->payload_destroy(&payload);
@@ -303,9 +220,9 @@ static void what_does_not_fit_is_refused_with_its_place(void **state) {
 
 static void every_beginning_of_a_payload_is_refused(void **state) {
   (void)state;
-  struct bytes whole = make_payload((struct entry[]){weight, weight}, 2);
+  struct standin_bytes whole = standin_cuda_payload((struct standin_constant[]){weight, weight}, 2);
   for (size_t size = 0; size < whole.size; size++) {
-    struct bytes part = whole;
+    struct standin_bytes part = whole;
     part.size = size;
     assert_refused(&part, NULL, TANDEM_BAD_PROGRAM, "CudaBackend payload");
   }
@@ -315,7 +232,7 @@ static void every_beginning_of_a_payload_is_refused(void **state) {
 
 static void another_version_is_told(void **state) {
   (void)state;
-  struct bytes bytes = make_payload(&weight, 1);
+  struct standin_bytes bytes = standin_cuda_payload(&weight, 1);
   bytes.data[9] = '4';
   assert_refused(&bytes, NULL, TANDEM_UNSUPPORTED, "format ETCUDAFQN4");
   bytes.data[9] = '\n';
@@ -324,39 +241,20 @@ static void another_version_is_told(void **state) {
 
 static void counts_beyond_the_bytes_allocate_nothing(void **state) {
   (void)state;
-  struct bytes bytes = make_payload(NULL, 0);
+  struct standin_bytes bytes = standin_cuda_payload(NULL, 0);
   memset(bytes.data + bytes.size - 4, 0xff, 4);
   assert_refused(&bytes, NULL, TANDEM_BAD_PROGRAM, "within the constants");
   memset(bytes.data + 10, 0xff, 4);
   assert_refused(&bytes, NULL, TANDEM_BAD_PROGRAM, "within the key of the .so");
 }
 
-/* A fat binary with entries of those architectures, as nvcc lays it out. */
-static void put_fat(struct bytes *bytes, const uint32_t *architectures, size_t count) {
-  put_number(bytes, 0xba55ed50, 4);
-  put_number(bytes, 1, 2);
-  put_number(bytes, 16, 2);
-  put_number(bytes, count * (64 + 8), 8);
-  for (size_t i = 0; i < count; i++) {
-    put_number(bytes, 2, 2);
-    put_number(bytes, 0x101, 2);
-    put_number(bytes, 64, 4);
-    put_number(bytes, 8, 8);
-    put_number(bytes, 0, 4);
-    put_number(bytes, 0, 8);
-    put_number(bytes, architectures[i], 4);
-    for (int k = 0; k < 5; k++)
-      put_number(bytes, 0, 8);
-  }
-}
-
 static void a_library_needs_the_gpu_that_each_of_its_kernels_has_code_for(void **state) {
   (void)state;
-  struct bytes so = {.size = 3};
+  struct standin_bytes so = {.size = 3};
   assert_int_equal(td_aoti_cuda_capability(so.data, so.size), 0);
-  put_fat(&so, (uint32_t[]){80, 90}, 2);
+  standin_put_fat(&so, (uint32_t[]){80, 90}, 2);
   assert_int_equal(td_aoti_cuda_capability(so.data, so.size), 80);
-  put_fat(&so, (uint32_t[]){90}, 1);
+  standin_put_fat(&so, (uint32_t[]){90}, 1);
   assert_int_equal(td_aoti_cuda_capability(so.data, so.size), 90);
   for (size_t size = 0; size < so.size; size++) { /* cut anywhere, nothing past the end is read */
     unsigned char *cut = malloc(size + 1);
