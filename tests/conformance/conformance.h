@@ -15,6 +15,7 @@ struct conformance_model {
   const char *name;
   const void *payload; /* borrowed while the suite runs; the suite gives copies of it to tandem */
   size_t payload_size;
+  const struct tandem_named_data *named_data; /* borrowed; NULL: the payload needs none */
   int32_t rank;
   int64_t shape[TANDEM_MAX_RANK]; /* of the input; the suite varies dimension 0 of a dynamic model */
   int64_t rows_min, rows_max;     /* of dimension 0; equal to shape[0] when the model is not dynamic */
@@ -28,11 +29,12 @@ struct conformance_model {
 struct conformance {
   const struct tandem_vendor *vendor;
   const struct conformance_model *plain;
-  const struct conformance_model *twin;     /* as plain, but one byte of the engine differs */
+  const struct conformance_model *twin; /* as plain, but one byte of the engine differs: wherever it lies */
   const struct conformance_model *dynamic;  /* dimension 0 from rows_min to rows_max */
   const struct conformance_model *stateful; /* NULL: engines of this vendor keep no state */
   bool bounds_known;                        /* the vendor knows rows_max, so tandem can refuse more rows */
-  unsigned rounds; /* of the racing tests; fewer for vendors whose builds take long */
+  bool tensors_unknown; /* nor dtypes and shapes: which of them run is for the engine to say */
+  unsigned rounds;      /* of the racing tests; fewer for vendors whose builds take long */
 };
 
 int conformance_run(const struct conformance *conformance);
