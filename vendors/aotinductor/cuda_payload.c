@@ -401,7 +401,8 @@ static enum tandem_status resolve(const struct tandem_payload *payload, const ch
   char rest;
   if (state->program.so == NULL)
     return host->fail(error, TANDEM_MISSING_DATA,
-                      "the program's engine lies in named data and none was given; load it with its program");
+                      "the program's engine lies in named data and none was given: load it with its program, "
+                      "and give the .ptd that was exported with it");
   if (strcmp(device, "cuda") != 0 && (sscanf(device, "cuda:%3d%c", &index, &rest) != 1 || index < 0))
     return host->fail(error, TANDEM_BAD_OPTION,
                       "target_device is \"%.40s\", expected cuda:0, cuda:1, ...: CudaBackend programs run on "
