@@ -2,11 +2,13 @@
 
     ./dev python tests/adapter/make_fixtures.py tests/data
 
-It needs torch and executorch. A payload for DemoBackend, which tests/adapter/demo_vendor.h runs, is
+It needs torch and executorch. Programs cuda_* are for the stand-in engine "rows" of tests/standin/aoti.h, whose library
+and weights the test has. A payload for DemoBackend, which tests/adapter/demo_vendor.h runs, is
 "DEMO" | u32 version | f32 scale | f32 bias | u32 size | size bytes, or "DEMK" | key, the payload then being
 the named data of that key. It computes y = x * scale + bias.
 """
 
+import math
 import pathlib
 import struct
 import sys
@@ -42,6 +44,27 @@ def constant(program, node):
     return None
 
 
+class CudaBackend(BackendDetails):
+    """In ExecuTorch's place, whose own needs a GPU: the payload, without the data that it names."""
+
+    @staticmethod
+    def preprocess(program, compile_specs):
+        def text(words):
+            return struct.pack("<I", len(words)) + words
+
+        payload = b"ETCUDAFQN3" + text(b"0a_so_blob") + struct.pack("<I", 3)
+        for name, device, size, dtype, offset, shape in (
+            (b"layer.weight", 1, 128, 6, 0, (8, 4)),
+            (b"layer.bias", 1, 32, 6, 4, (4,)),
+            (b"relu", 0, 8, 4, 0, ()),
+        ):
+            strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+            payload += text(name) + text(b"cuda_fqn_weight:" + (b"cpu:", b"cuda:")[device] + name)
+            payload += struct.pack("<QiiqI", size, dtype, device, offset, len(shape))
+            payload += struct.pack(f"<{2 * len(shape)}q", *shape, *strides)
+        return PreprocessResult(processed_bytes=payload)
+
+
 class DemoBackend(BackendDetails):
     @staticmethod
     def preprocess(program, compile_specs):
@@ -73,14 +96,23 @@ class Support(OperatorSupportBase):
         )
 
 
+class AllButSine(OperatorSupportBase):
+    def __init__(self, program):
+        pass
+
+    def is_node_supported(self, submodules, node):
+        return node.op == "call_function" and node.target != ops.edge.aten.sin.default
+
+
 class DemoPartitioner(Partitioner):
-    def __init__(self, specs=()):
-        self.delegation_spec = DelegationSpec(DemoBackend.__name__, list(specs))
+    def __init__(self, specs=(), backend=DemoBackend, support=Support):
+        self.delegation_spec = DelegationSpec(backend.__name__, list(specs))
+        self.support = support
 
     def partition(self, program):
         tags = {}
         finder = CapabilityBasedPartitioner(
-            program.graph_module, Support(program), allows_single_node_partition=True
+            program.graph_module, self.support(program), allows_single_node_partition=True
         )
         for found in finder.propose_partitions():
             for node in found.nodes:
@@ -130,6 +162,18 @@ class Linear(torch.nn.Module):
 
     def forward(self, x):
         return self.linear(x)
+
+
+class Layer(torch.nn.Module):
+    """(rows, 8) -> (rows, 4), of the input or its sine, or the sine of that. Its values are not the programs'."""
+
+    def __init__(self, sine=""):
+        super().__init__()
+        self.layer, self.sine = torch.nn.Linear(8, 4), sine
+
+    def forward(self, x):
+        y = torch.relu(self.layer(torch.sin(x) if self.sine == "before" else x))
+        return torch.sin(y) if self.sine == "after" else y
 
 
 class Convolution(torch.nn.Module):
@@ -205,6 +249,15 @@ def main():
         )
     )
     write(folder, "demo_device_io", lower(Mixed(), (x,), device).to_executorch(stays))
+    cuda = [DemoPartitioner([CompileSpec("target_device", b"cuda:0")], CudaBackend, AllButSine)]
+    few = torch.export.Dim("rows", min=1, max=8)
+    for name, sine, config in (
+        ("cuda_layer", "", None),
+        ("cuda_layer_sine", "after", None),
+        ("cuda_sine_layer_io", "before", stays),
+    ):
+        layer = lower(Layer(sine), (torch.zeros(4, 8),), cuda, dynamic_shapes=({0: few},))
+        write(folder, name, layer.to_executorch(config))
     image = torch.zeros(1, 2, 3, 4).to(memory_format=torch.channels_last)
     write(folder, "demo_channels", lower(Affine(), (image,), demo).to_executorch())
     write(folder, "demo_device_channels", lower(Mixed(), (image,), device).to_executorch(stays))

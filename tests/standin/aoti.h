@@ -10,6 +10,7 @@
 
 #include <tandem/vendor.h>
 
+#include "data_file.h"
 #include "standin.h"
 
 /* ---------------------------------------------------------------- libaoti_cuda_shims.so */
@@ -60,12 +61,8 @@ void standin_put_fat(struct standin_bytes *bytes, const uint32_t *architectures,
 
 /* Named data. What is asked for is given as a copy, which is overwritten and freed when it is given back. */
 struct standin_named {
-  struct {
-    const char *key;
-    const void *data;
-    size_t size;
-  } entries[STANDIN_ENTRIES_MAX]; /* up to the first key that is NULL */
-  _Atomic int held;               /* copies not given back */
+  struct standin_entry entries[STANDIN_ENTRIES_MAX]; /* up to the first key that is NULL */
+  _Atomic int held;                                  /* copies not given back */
 };
 struct tandem_named_data standin_named_data(struct standin_named *named);
 
