@@ -103,6 +103,7 @@ const struct tandem_host td_host = {
     .unlock = td_host_unlock,
     .try_lock_alone = td_host_try_lock_alone,
     .library_close = close_library,
+    .sha256 = tandem_sha256,
 };
 
 /* ---------------------------------------------------------------- registry */

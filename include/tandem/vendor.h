@@ -79,6 +79,8 @@ struct tandem_host {
   bool (*try_lock_alone)(struct tandem_host_lock *lock);
   /* Gives back a library that is an engine's own code, opened for that engine. */
   void (*library_close)(void *library);
+  /* 64 lower-case hex digits and a NUL. Errors: OUT_OF_MEMORY, INTERNAL; hex is "" then. */
+  enum tandem_status (*sha256)(const void *data, size_t size, char hex[65], struct tandem_error *error);
 };
 
 /* One option of the vendor's own. tandem resolves precedence, checks the value and hands the values to the

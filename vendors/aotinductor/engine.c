@@ -12,7 +12,6 @@
 #include "aotinductor.h"
 
 #include <inttypes.h>
-#include <openssl/sha.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -505,16 +504,12 @@ static enum tandem_status check_gpu(const struct td_aoti_engine *self, const str
 /* Machine code that was damaged on its way ends the process. Here and not where a payload is parsed: who
  * shares an engine has the same bytes. */
 static enum tandem_status check_library(const struct td_aoti_program *program, struct tandem_error *error) {
-  unsigned char sum[SHA256_DIGEST_LENGTH];
-  char found[2 * sizeof sum + 1] = "";
+  char found[65];
   if (!is_told(program->so_sha256))
     return TANDEM_OK;
-  if (SHA256(program->so, program->so_size, sum) == NULL)
-    return td_aoti_host()->fail(error, TANDEM_INTERNAL, "OpenSSL makes no SHA-256");
-  for (size_t i = 0; i < sizeof sum; i++)
-    snprintf(found + 2 * i, 3, "%02x", sum[i]);
-  if (strcmp(found, program->so_sha256) == 0)
-    return TANDEM_OK;
+  enum tandem_status status = td_aoti_host()->sha256(program->so, program->so_size, found, error);
+  if (status != TANDEM_OK || strcmp(found, program->so_sha256) == 0)
+    return status;
   return td_aoti_host()->fail(
       error, TANDEM_BAD_PROGRAM,
       "the program is damaged: its compiled library (%zu bytes) has SHA-256 %s, it was "
