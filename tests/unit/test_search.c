@@ -183,6 +183,7 @@ static void the_places_are_searched_in_their_order(void **state) {
       {"list", true},
       {"link/" PACKAGES, true},
       {"program/lib/python3/dist-packages", true},
+      {"path/" PACKAGES, true},
       {"home/.local/" PACKAGES, true},
       {"system", false},
   };
@@ -198,12 +199,13 @@ static void the_places_are_searched_in_their_order(void **state) {
   const char *other = under("mapped/" PACKAGES "/other/any.so"), *mapped = under("mapped/%s", subject->file);
   place(other);
   run("mkdir '%s' && ln -s '%s' '%s'", under("link/bin"), program, under("link/bin/search"));
+  run("mkdir '%s' && ln -s '%s' '%s'", under("path/bin"), program, under("path/bin/python3"));
   setenv(subject->variable, under("named"), 1);
   setenv("VIRTUAL_ENV", under("venv"), 1);
   setenv("CONDA_PREFIX", under("conda"), 1);
   set_list("TANDEM_PYTHON_PATH", "/nowhere:", under("python"), "");
   set_list("PYTHONPATH", "/nowhere:", under("list"), "");
-  set_list("PATH", "/nowhere", under("link/bin"), search_path);
+  set_list("PATH", under("link/bin"), under("path/bin"), search_path);
   setenv("LD_LIBRARY_PATH", under("system"), 1);
 
   for (size_t i = 0; i < PLACE_COUNT; i++) {
@@ -281,8 +283,9 @@ static void what_cannot_be_used_is_passed_over_and_told(void **state) {
 }
 
 static void the_places_are_told_where_nothing_is(void **state) {
-  static const char *const told[] = {"VIRTUAL_ENV",  "CONDA_PREFIX",           "PYTHONPATH", "this process",
-                                     "this program", "the system's libraries", "install "};
+  static const char *const told[] = {
+      "VIRTUAL_ENV",         "CONDA_PREFIX",           "PYTHONPATH", "this process", "this program",
+      "the python3 on PATH", "the system's libraries", "install "};
   const struct subject *subject = *state;
   bool found = search(subject, "search", NULL, NULL);
   if (found_on_machine())

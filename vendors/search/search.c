@@ -4,9 +4,9 @@
  * than the one asked for. What the process has mapped comes next, since two copies of such a library in one
  * process disturb each other. Packages are looked for without starting Python: in the folders that mapped
  * libraries come from (a process that is a Python has some), then where the environment says that a Python
- * is, then around the program itself, where the link counts as well as its target: a virtual environment's
- * python is a link to the system's. A library that is there and will not do is passed over and told in the
- * error.
+ * is, then around the program itself and the python3 on PATH, where the link counts as well as its target: a
+ * virtual environment's python is a link to the system's. A library that is there and will not do is passed
+ * over and told in the error.
  */
 #include "search.h"
 
@@ -216,6 +216,14 @@ static bool visit_running_program(struct td_search *search, td_search_fn visit) 
   return visit_program(search, path, visit);
 }
 
+/* The environment of containers, which often put a Python first on PATH and set nothing else. A Python of the
+ * system has its place after the user's packages. */
+static bool visit_python_on_path(struct td_search *search, td_search_fn visit) {
+  char path[PATH_MAX];
+  return find_program("python3", path) && strncmp(path, "/usr/", 5) != 0 &&
+         visit_program(search, path, visit);
+}
+
 static bool visit_list(struct td_search *search, const char *list, td_search_fn visit) {
   char folder[PATH_MAX];
   bool found = false;
@@ -229,7 +237,7 @@ bool td_search_packages(struct td_search *search, td_search_fn visit) {
          visit_prefix(search, getenv("VIRTUAL_ENV"), "lib", visit) ||
          visit_prefix(search, getenv("CONDA_PREFIX"), "lib", visit) ||
          visit_list(search, getenv("PYTHONPATH"), visit) || visit_running_program(search, visit) ||
-         visit_prefix(search, getenv("HOME"), ".local/lib", visit) ||
+         visit_python_on_path(search, visit) || visit_prefix(search, getenv("HOME"), ".local/lib", visit) ||
          visit_prefix(search, "/usr/local", "lib", visit) || visit_prefix(search, "/usr", "lib", visit);
 }
 
@@ -251,7 +259,7 @@ enum tandem_status td_search_fail(const struct td_search *search, const char *wh
   return host->fail(
       error, status,
       "%s was not found (looked for %s in the libraries of this process, the Python packages that "
-      "they come from, those of VIRTUAL_ENV, CONDA_PREFIX, PYTHONPATH, this program, the user and "
-      "the system, and the system's libraries); %s",
+      "they come from, those of VIRTUAL_ENV, CONDA_PREFIX, PYTHONPATH, this program, the python3 on PATH, "
+      "the user and the system, and the system's libraries); %s",
       what, files, remedy);
 }
