@@ -1,6 +1,7 @@
-/* The AOTInductor vendor under the conformance suite on CUDA, over the stand-in driver, shims and engines: as
- * CudaBackend's programs, whose engines lie in named data, and as tandem's own. Numbers are compared bit by
- * bit with what the programs' values give in double. */
+/* The AOTInductor vendor under the conformance suite on CUDA, over the stand-in driver and engines:
+ * CudaBackend's programs, whose engines lie in named data, on the stand-in shims; with the argument "torch"
+ * tandem's own programs, on the stand-in libtorch. Numbers are compared bit by bit with what the programs'
+ * values give in double. */
 #include "conformance.h"
 
 #include "aoti.h"
@@ -8,6 +9,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { PLAIN, TWIN, DYNAMIC, STATEFUL, MODELS };
 
@@ -72,16 +74,18 @@ static int run(const char *backend, bool own) {
   return failed;
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+  bool torch = argc > 1 && strcmp(argv[1], "torch") == 0;
   const struct standin_cuda *cuda;
   const struct standin_shims *shims;
-  if (!standin_aoti_start(&cuda, &shims) || !standin_program_init(&programs[PLAIN], STANDIN_PLAIN, 1) ||
+  if (!standin_aoti_start(torch, &cuda, &shims) ||
+      !standin_program_init(&programs[PLAIN], STANDIN_PLAIN, 1) ||
       !standin_program_init(&programs[TWIN], STANDIN_PLAIN, 1) ||
       !standin_program_init(&programs[DYNAMIC], STANDIN_ROWS, 2) ||
       !standin_program_init(&programs[STATEFUL], STANDIN_STATE, 3))
     return 1;
   programs[TWIN].weight[0] = -programs[TWIN].weight[0];
-  int failed = run("CudaBackend", false) + run("TandemAotiBackend", true);
+  int failed = torch ? run("TandemAotiBackend", true) : run("CudaBackend", false);
   failed += standin_aoti_left(cuda, shims) != 0;
   for (int i = 0; i < MODELS; i++)
     standin_program_fini(&programs[i]);

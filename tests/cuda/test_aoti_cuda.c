@@ -912,7 +912,7 @@ int main(void) {
   char why[256];
   struct tandem_vendor_library opened;
   td_cuda_set_host(&td_host);
-  if (!standin_aoti_start(&standin, &shims) || !driver_open(&cuda, why, sizeof why) ||
+  if (!standin_aoti_start(false, &standin, &shims) || !driver_open(&cuda, why, sizeof why) ||
       td_aoti_open(&td_host, &opened, &error) != TANDEM_OK)
     return fprintf(stderr, "no stand-in driver or shims\n"), 1;
   void *library = dlopen(getenv("TANDEM_CUDA_LIBRARY"), RTLD_NOW | RTLD_LOCAL);

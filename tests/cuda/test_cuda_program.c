@@ -197,7 +197,7 @@ int main(void) {
       cmocka_unit_test_teardown(a_data_file_that_is_not_given_is_asked_for, end),
       cmocka_unit_test_teardown(another_program_s_data_file_is_told_by_what_it_lacks, end),
   };
-  if (!standin_aoti_start(&standin, &shims) || !standin_program_init(&program, STANDIN_ROWS, 5) ||
+  if (!standin_aoti_start(false, &standin, &shims) || !standin_program_init(&program, STANDIN_ROWS, 5) ||
       !standin_program_init(&other, STANDIN_ROWS, 5))
     return 1;
   other.relu = 0;

@@ -24,13 +24,16 @@ static const void *find_control(const char *path, const char *name) {
   return control();
 }
 
-bool standin_aoti_start(const struct standin_cuda **cuda, const struct standin_shims **shims) {
+bool standin_aoti_start(bool torch, const struct standin_cuda **cuda, const struct standin_shims **shims) {
+  static const char *const variables[] = {"TANDEM_AOTI_SHIMS_LIBRARY", "TANDEM_TORCH_LIBRARY"};
+  static const char *const libraries[] = {TANDEM_STANDIN_DIR "/shims/libaoti_cuda_shims.so",
+                                          TANDEM_STANDIN_DIR "/torch/libtorch_cpu.so"};
   static const char driver[] = TANDEM_STANDIN_DIR "/cuda/libcuda.so.1";
   setenv("TANDEM_CUDA_LIBRARY", driver, 1);
-  setenv("TANDEM_AOTI_SHIMS_LIBRARY", STANDIN_SHIMS_LIBRARY, 1);
-  unsetenv("TANDEM_TORCH_LIBRARY"); /* which would come first */
+  unsetenv(variables[!torch]);
+  setenv(variables[torch], libraries[torch], 1);
   *cuda = find_control(driver, "standin_cuda_control");
-  *shims = find_control(STANDIN_SHIMS_LIBRARY, "standin_shims_control");
+  *shims = find_control(libraries[torch], "standin_shims_control");
   return *cuda && *shims;
 }
 

@@ -1,9 +1,10 @@
 /* AOTInductor on the stand-in driver, and programs for it. TESTS ONLY.
  *
  * libaoti_cuda_shims.so (aoti_shims.c) has the functions of ExecuTorch's library of that name, as far as
- * engines and tandem call them. The engines (aoti_engine.c) have the interface of what torch compiles for
- * CUDA, one library for each enum standin_engine; no real library runs them. aoti.c writes payloads around
- * them, the data beside those, and what a program computes.
+ * engines and tandem call them; libtorch_cpu.so and libtorch_cuda.so have them as libtorch does. The engines
+ * (aoti_engine.c) have the interface of what torch compiles for CUDA, one library for each enum
+ * standin_engine; no real library runs them. aoti.c writes payloads around them, the data beside those, and
+ * what a program computes.
  */
 #ifndef TANDEM_STANDIN_AOTI_H
 #define TANDEM_STANDIN_AOTI_H
@@ -13,11 +14,9 @@
 #include "data_file.h"
 #include "standin.h"
 
-/* ---------------------------------------------------------------- libaoti_cuda_shims.so */
+/* ---------------------------------------------------------------- the libraries */
 
-#define STANDIN_SHIMS_LIBRARY TANDEM_STANDIN_DIR "/shims/libaoti_cuda_shims.so"
-
-/* dlsym(handle, "standin_shims_control") gives a function that returns this. */
+/* dlsym(handle, "standin_shims_control") of each gives a function that returns this. */
 struct standin_shims {
   size_t struct_size;
   int64_t (*tensors)(void);  /* handles alive */
@@ -28,8 +27,9 @@ struct standin_shims {
   void *(*deleted_on)(void);
 };
 
-/* Names the stand-in driver and shims to tandem and opens them for the test. False with a line on stderr. */
-bool standin_aoti_start(const struct standin_cuda **cuda, const struct standin_shims **shims);
+/* Names the stand-in driver and shims, or libtorch, to tandem and opens them for the test. False with a line
+ * on stderr. */
+bool standin_aoti_start(bool torch, const struct standin_cuda **cuda, const struct standin_shims **shims);
 /* What is alive of both, and violations so far: 0 when there is no load. Else it is printed. */
 size_t standin_aoti_left(const struct standin_cuda *cuda, const struct standin_shims *shims);
 

@@ -1,7 +1,9 @@
-/* Stand-in libaoti_cuda_shims.so, TESTS ONLY: tensors over the stand-in driver.
+/* Stand-in libaoti_cuda_shims.so and, with STANDIN_TORCH, libtorch_cpu.so, TESTS ONLY: tensors over the
+ * stand-in driver.
  *
- * As in ExecuTorch's library, memory of a tensor is allocated from and freed on the calling thread's current
- * stream, and a thread that has none gets a new one when that is asked for, which nobody destroys.
+ * Memory of a tensor is allocated from and freed on the calling thread's current stream. As in ExecuTorch's
+ * library a thread that has none gets a new one when that is asked for, which nobody destroys; in libtorch it
+ * has the default stream.
  */
 #include "abi.h"
 #include "aoti.h"
@@ -66,12 +68,14 @@ static bool has_driver(void) {
 /* False: the driver makes none. */
 static bool find_stream(int32_t device, void **stream) {
   struct current_stream *here = &current[device];
+#ifndef STANDIN_TORCH
   if (!here->present) {
     if (!has_driver() || cuda.stream_create(&here->stream, NON_BLOCKING) != CU_OK)
       return false;
     here->present = true;
     streams++;
   }
+#endif
   *stream = here->stream;
   return true;
 }
@@ -97,6 +101,12 @@ int32_t aoti_torch_delete_cuda_stream_guard(void *made) {
   return 0;
 }
 
+#ifdef STANDIN_TORCH
+EXPORT uint64_t aoti_torch_abi_version(void);
+uint64_t aoti_torch_abi_version(void) {
+  return (uint64_t)2 << 56 | (uint64_t)13 << 48;
+}
+#else
 EXPORT struct current_stream
 peek_stream(int8_t device) __asm__("_ZN10executorch8backends4cuda21peekCurrentCUDAStreamEa");
 struct current_stream peek_stream(int8_t device) {
@@ -114,6 +124,7 @@ EXPORT void clear_stream(int8_t device) __asm__("_ZN10executorch8backends4cuda22
 void clear_stream(int8_t device) {
   current[device] = (struct current_stream){0};
 }
+#endif
 
 /* ---------------------------------------------------------------- tensors */
 
@@ -238,7 +249,7 @@ int32_t aoti_torch_delete_tensor_object(struct aoti_tensor *tensor) {
   if (!tensor)
     return 0;
   release(tensor->block);
-  deleted_on = current[0].present ? current[0].stream : NULL;
+  deleted_on = current[0].stream;
   tensors--;
   free(tensor);
   return 0;
@@ -281,7 +292,7 @@ static uint64_t count_streams(void) {
 
 static bool tell_current(int8_t device, void **stream) {
   *stream = current[device].stream;
-  return current[device].present;
+  return current[device].present || *stream;
 }
 
 static void *tell_deleted_on(void) {
