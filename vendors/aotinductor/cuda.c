@@ -56,8 +56,7 @@ struct td_aoti_cuda {
 /* td_aoti_context.cuda */
 struct part {
   struct td_cuda_context *device; /* the engine's */
-  void *stream;                   /* owned: of runs that return early, and of all unless ... */
-  bool leases;                    /* ... each leases one from the device */
+  void *stream;                   /* owned; NULL: each run leases one from the device */
   struct td_flight flight;
   struct td_cuda_tensor *tensors; /* owned: inputs, then outputs */
   void **data;                    /* owned: addresses of the inputs */
@@ -300,12 +299,12 @@ static enum tandem_status make_part(struct td_aoti_context *self, struct part *p
                                                .number = output ? i - self->input_count : i,
                                                .name = self->ios[i].name};
   }
-  int32_t code = td_cuda.stream_create(&part->stream, TD_CUDA_STREAM_NON_BLOCKING);
+  bool leases = self->share_scratch && td_aoti.torch;
+  int32_t code = leases ? TD_CUDA_OK : td_cuda.stream_create(&part->stream, TD_CUDA_STREAM_NON_BLOCKING);
   if (code != TD_CUDA_OK) {
     part->stream = NULL;
     return td_cuda_fail(part->device, code, "create a stream", error);
   }
-  part->leases = self->share_scratch && td_aoti.torch;
   enum tandem_status status = td_flight_init(part->device, &part->flight, error);
   if (status != TANDEM_OK)
     return status;
@@ -606,7 +605,7 @@ enum tandem_status td_aoti_cuda_run(struct td_aoti_context *self, const struct t
   struct part *part = self->cuda;
   void *stream = desc->stream != NULL ? desc->stream : part->stream;
   bool idle;
-  if (!part->leases || desc->stream != NULL || desc->return_early)
+  if (stream != NULL)
     return run_on(self, desc, stream, &idle, error);
   int32_t code = td_stream_lease(part->device, &stream);
   if (code != TD_CUDA_OK)
