@@ -127,10 +127,15 @@ struct td_scratch_pool {
 };
 
 /* See stream.c. */
+enum { TD_STREAM_IDLE_MAX = 64 };
+struct td_stream {
+  void *handle;     /* owned by who has the lease, or by the pool */
+  uintptr_t thread; /* which had the last lease */
+};
 struct td_stream_pool {
   struct tandem_host_lock lock;
-  void *idle[TD_CUDA_IDLE_MAX]; /* guarded by lock */
-  size_t idle_count;            /* likewise */
+  struct td_stream idle[TD_STREAM_IDLE_MAX]; /* guarded by lock */
+  size_t idle_count;                         /* likewise */
 };
 
 /* A context of one device that engines hold: the primary one, retained, or the caller's. One a device and
