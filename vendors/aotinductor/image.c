@@ -190,7 +190,8 @@ enum tandem_status td_aoti_open_image(const void *so, size_t size, void *library
   write_path(file, path);
   *opened = host->library_open(path, NULL, 0, &reason);
   if (*opened == NULL)
-    status = host->fail(error, TANDEM_UNSUPPORTED, "the program's library does not open: %s", reason.message);
+    status = host->fail(error, TANDEM_UNSUPPORTED, "the program's library does not open: %s; %s",
+                        reason.message, advice);
 done:
   if (image.bytes != MAP_FAILED)
     munmap(image.bytes, size);
