@@ -261,7 +261,7 @@ static void a_program_goes_to_the_device_that_its_spec_or_an_option_names(void *
   assert_runs(here, &program);
   assert_runs(there, &program);
   assert_int_equal(try_load(&program, to_third, &load), TANDEM_UNSUPPORTED);
-  assert_non_null(strstr(error.message, "is 2, this machine has the CUDA devices 0 to 1"));
+  assert_non_null(strstr(error.message, "asks for CUDA device 2, this machine has the devices 0 to 1"));
   tandem_load_destroy(there);
   tandem_load_destroy(here);
   standin_program_fini(&program);

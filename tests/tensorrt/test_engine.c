@@ -384,7 +384,7 @@ static void a_device_that_is_not_there_is_named_with_those_that_are(void **state
   enum tandem_status status;
   assert_null(load_payload(&wanted, NULL, NULL, NULL, &status, &error));
   assert_int_equal(status, TANDEM_UNSUPPORTED);
-  assert_says(error.message, "device_id is 5");
+  assert_says(error.message, "CUDA device 5");
   assert_says(error.message, "devices 0 to 1");
   free(plan.bytes);
 }
