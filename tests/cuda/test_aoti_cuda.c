@@ -166,6 +166,7 @@ static void open_rig(struct rig *rig, bool graph) {
                                           .input_count = 1,
                                           .output_count = 1,
                                           .handles = rig->handles,
+                                          .share_scratch = true,
                                           .cuda_graph = graph};
   enter(rig);
   assert_int_equal(cuda.allocate(&engine.memory, SIZE), 0);
@@ -667,6 +668,64 @@ static void a_program_for_a_gpu_goes_to_the_one_that_the_option_names(void **sta
   }
 }
 
+/* As a context is whose engine is bound to libtorch. */
+static void bind_to_libtorch(struct rig *rig) {
+  enter(rig);
+  td_aoti_cuda_context_fini(&rig->context);
+  td_aoti.torch = true;
+  assert_int_equal(td_aoti_cuda_context_init(&rig->context, &error), TANDEM_OK);
+  td_aoti.torch = false;
+  td_aoti_cuda_leave(rig->engine.cuda);
+}
+
+static void loads_on_libtorch_that_take_turns_run_on_one_stream(void **state) {
+  (void)state;
+  struct rig first, second;
+  struct td_cuda_context *device;
+  float in[COUNT], out[COUNT];
+  void *leased;
+  memcpy(in, ones, SIZE);
+  open_rig(&first, false);
+  uint64_t memory = engine.memory;
+  open_rig(&second, false);
+  bind_to_libtorch(&first);
+  bind_to_libtorch(&second);
+  assert_int_equal(td_cuda_acquire(0, resolution.context_id, &device, &error), TANDEM_OK);
+  must_run(&first, plainly, in, out);
+  void *shared = engine.stream;
+  must_run(&second, plainly, in, out);
+  assert_ptr_equal(engine.stream, shared);
+  engine.refuse = 1;
+  assert_int_not_equal(run_with(&second, plainly, in, out, 2), TANDEM_OK);
+  must_run(&first, plainly, in, out);
+  assert_ptr_equal(engine.stream, shared);
+
+  /* Beside a run that has it. */
+  enter(&first);
+  assert_int_equal(td_stream_lease(device, &leased), 0);
+  assert_ptr_equal(leased, shared);
+  must_run(&second, plainly, in, out);
+  assert_ptr_not_equal(engine.stream, shared);
+  td_stream_return(device, leased, true);
+  must_run(&second, plainly, in, out);
+  assert_ptr_equal(engine.stream, shared);
+
+  /* One that may still be at work goes to nobody. */
+  assert_int_equal(td_stream_lease(device, &leased), 0);
+  assert_ptr_equal(leased, shared);
+  td_stream_return(device, leased, false);
+  must_run(&second, plainly, in, out);
+  assert_ptr_not_equal(engine.stream, shared);
+  assert_memory_equal(out, in, SIZE);
+
+  td_cuda_release(device);
+  td_aoti_cuda_context_fini(&first.context);
+  cuda.release(memory);
+  td_aoti_cuda_leave(first.engine.cuda);
+  td_aoti_cuda_release(first.engine.cuda);
+  close_rig(&second);
+}
+
 static void weights_are_copied_whole_in_either_direction(void **state) {
   (void)state;
   struct rig rig;
@@ -903,6 +962,7 @@ int main(void) {
       cmocka_unit_test(memory_of_another_device_is_refused_by_name),
       cmocka_unit_test(only_a_primary_context_is_taken_and_only_a_gpu_that_is_new_enough),
       cmocka_unit_test(a_program_for_a_gpu_goes_to_the_one_that_the_option_names),
+      cmocka_unit_test(loads_on_libtorch_that_take_turns_run_on_one_stream),
       cmocka_unit_test(weights_are_copied_whole_in_either_direction),
       cmocka_unit_test(contexts_of_one_engine_share_its_gpu_code_which_goes_with_it),
       cmocka_unit_test(threads_that_want_the_same_gpu_code_get_one_module),
