@@ -245,6 +245,8 @@ enum tandem_status td_aoti_make_room(struct td_aoti_context *self, const struct 
 
 /* ---------------------------------------------------------------- cuda.c: everything that touches a GPU */
 
+/* What an option names: "cuda", which is device 0, or "cuda:N". False for anything else. */
+bool td_aoti_cuda_index(const char *device, int *index);
 /* Device "cuda:N": that it is there, its compute capability is `capability` (0: any) or later, the id of its
  * context. Errors: UNAVAILABLE, UNSUPPORTED, DEVICE_ERROR, DEVICE_LOST. */
 enum tandem_status td_aoti_cuda_resolve(int32_t index, int32_t capability,

@@ -32,6 +32,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* std::optional<cudaStream_t>, as functions return it. */
@@ -74,6 +75,19 @@ struct run {
 };
 
 /* ---------------------------------------------------------------- the device */
+
+bool td_aoti_cuda_index(const char *device, int *index) {
+  static const char prefix[] = "cuda:";
+  const char *number = device + sizeof prefix - 1;
+  *index = 0;
+  if (strcmp(device, "cuda") == 0)
+    return true;
+  if (strncmp(device, prefix, sizeof prefix - 1) != 0)
+    return false;
+  size_t length = strspn(number, "0123456789");
+  *index = (int)strtol(number, NULL, 10);
+  return length >= 1 && length <= 3 && number[length] == '\0';
+}
 
 enum tandem_status td_aoti_cuda_check(int32_t index, int32_t capability, struct tandem_error *error) {
   struct td_cuda_facts facts;

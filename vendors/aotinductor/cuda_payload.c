@@ -397,13 +397,12 @@ static enum tandem_status resolve(const struct tandem_payload *payload, const ch
   const struct tandem_host *host = td_aoti_host();
   const struct state *state = payload->state;
   const char *device = values[TARGET_DEVICE];
-  int index = 0;
-  char rest;
+  int index;
   if (state->program.so == NULL)
     return host->fail(error, TANDEM_MISSING_DATA,
                       "the program's engine lies in named data and none was given: load it with its program, "
                       "and give the .ptd that was exported with it");
-  if (strcmp(device, "cuda") != 0 && (sscanf(device, "cuda:%3d%c", &index, &rest) != 1 || index < 0))
+  if (!td_aoti_cuda_index(device, &index))
     return host->fail(error, TANDEM_BAD_OPTION,
                       "target_device is \"%.40s\", expected cuda:0, cuda:1, ...: CudaBackend programs run on "
                       "CUDA devices only",

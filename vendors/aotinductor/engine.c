@@ -166,10 +166,8 @@ enum tandem_status td_aoti_resolve(const struct tandem_payload *payload, const c
   const char *device = options[TD_AOTI_DEVICE];
   bool cuda = program->device_type == AOTI_DEVICE_CUDA;
   int index = 0;
-  char rest;
   memset(resolution, 0, sizeof *resolution);
-  if (device[0] != '\0' && strcmp(device, cuda ? "cuda" : "cpu") != 0 &&
-      !(cuda && sscanf(device, "cuda:%3d%c", &index, &rest) == 1 && index >= 0))
+  if (device[0] != '\0' && (cuda ? !td_aoti_cuda_index(device, &index) : strcmp(device, "cpu") != 0))
     return td_aoti_host()->fail(
         error, TANDEM_BAD_OPTION,
         "device=%.40s: the program was compiled for %s; give %s, or export it for another "
