@@ -123,7 +123,7 @@ static void a_device_that_is_not_there_is_named(void **state) {
   struct tandem_load *load = NULL;
   struct tandem_error error;
   assert_int_equal(rig_try_load(&payload, &load, &error, NULL), TANDEM_UNSUPPORTED);
-  assert_non_null(strstr(error.message, "device_id is 7"));
+  assert_non_null(strstr(error.message, "CUDA device 7"));
   assert_non_null(strstr(error.message, "0 to 1"));
   rig_payload_free(&payload);
 }
