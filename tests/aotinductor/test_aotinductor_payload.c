@@ -1,4 +1,5 @@
-/* The parser of tandem's own AOTInductor payload: what it takes, what it refuses, and with which words. */
+/* The parser of tandem's own AOTInductor payload: what it takes, what it refuses, and with which words; and
+ * where either payload tells the sum of its library. CudaBackend's: tests/cuda/test_cuda_payload.c. */
 #include "aotinductor.h"
 
 #include <setjmp.h>
@@ -120,6 +121,38 @@ static void a_payload_that_tells_no_state_says_so(void **state) {
   free(none.bytes);
 }
 
+#define DIGITS         "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+#define LISTED(length) "ETCUDAFQN3" length "\0\0\0"
+
+/* Of programs that name their library so, as executorch 1.5.1 does. */
+static void a_library_s_sum_is_read_from_its_key(void **state) {
+  (void)state;
+  static const struct {
+    const char *bytes;
+    size_t size;
+    const char *sum;
+  } cases[] = {
+#define CASE(bytes, sum) {bytes, sizeof bytes - 1, sum}
+      CASE(LISTED("\x48") DIGITS "_so_blob\0\0\0\0", DIGITS),
+      CASE(LISTED("\x49") DIGITS "0_so_blob\0\0\0\0", ""),
+      CASE(LISTED("\x0f") "forward_so_blob\0\0\0\0", ""),
+      CASE(DIGITS "_so_blob\n0b_weights_blob", DIGITS),
+      CASE("0" DIGITS "_so_blob\n0b_weights_blob", ""),
+      CASE("forward_so_blob\nforward_weights_blob", ""),
+#undef CASE
+  };
+  static const struct tandem_part parts[] = {{"library", 7}, {"weights", 7}};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    struct td_aoti_program program;
+    struct tandem_error error;
+    size_t count = memcmp(cases[i].bytes, "ET", 2) == 0 ? 1 : 2;
+    if (td_aoti_read(&td_host, cases[i].bytes, cases[i].size, parts, count, &program, &error) != TANDEM_OK)
+      fail_msg("%zu: %s", i, error.message);
+    assert_int_equal(strncmp(program.so_sha256, cases[i].sum, sizeof DIGITS - 1), 0);
+    td_aoti_program_fini(&td_host, &program);
+  }
+}
+
 static void every_cut_is_refused(void **state) {
   (void)state;
   struct sample whole = make(usual);
@@ -224,6 +257,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(all_of_a_payload_is_read),
       cmocka_unit_test(a_payload_that_tells_no_state_says_so),
+      cmocka_unit_test(a_library_s_sum_is_read_from_its_key),
       cmocka_unit_test(every_cut_is_refused),
       cmocka_unit_test(parts_outside_the_payload_are_refused),
       cmocka_unit_test(weights_off_their_alignment_are_refused),

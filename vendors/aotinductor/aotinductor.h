@@ -61,7 +61,7 @@ struct td_aoti_constant {
 struct td_aoti_program {
   const void *so;
   size_t so_size;
-  const char *so_sha256;  /* 64 hex digits, as exported; "" when not told */
+  const char *so_sha256;  /* begins with 64 hex digits, as exported; "" when not told */
   const uint8_t *weights; /* as load_blob takes them; NULL: `constants` have the bytes */
   size_t weights_size;
   struct td_aoti_constant *constants; /* owned; NULL: noted while the engine loads the weights */

@@ -8,7 +8,8 @@
  *
  * A key stands for nothing: two files with equal keys may hold other values. So the engine bytes are the
  * payload, and every named entry is one of their parts, which the digest covers: the .so first, then the
- * weights in the payload's order.
+ * weights in the payload's order. But the exporter's key of the .so begins with its SHA-256, by which one
+ * that was damaged is told before it is opened.
  *
  * Every size is checked against what is left before it is used, every view against its storage.
  */
@@ -230,6 +231,14 @@ static enum tandem_status list(const struct tandem_host *host, const void *bytes
   return status;
 }
 
+/* Where the payload has the .so's SHA-256, or "". */
+static const char *find_sum(const struct listing *listing, const char *bytes, bool listed) {
+  enum { DIGITS = 64 };
+  const char *key = listing->keys[0];
+  bool told = strspn(key, "0123456789abcdef") == DIGITS && strcmp(key + DIGITS, "_so_blob") == 0;
+  return told ? bytes + (listed ? sizeof magic + 4 : 0) : "";
+}
+
 static enum tandem_status fill_program(const struct tandem_host *host, const void *bytes, size_t size,
                                        struct listing *listing, const struct tandem_part *parts,
                                        size_t part_count, struct td_aoti_program *program,
@@ -253,6 +262,7 @@ static enum tandem_status fill_program(const struct tandem_host *host, const voi
   }
   program->so = parts[0].data;
   program->so_size = parts[0].size;
+  program->so_sha256 = find_sum(listing, bytes, listed);
   if (!listed && parts[1].size > 0) {
     program->weights = parts[1].data;
     program->weights_size = parts[1].size;

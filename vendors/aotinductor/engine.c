@@ -506,7 +506,7 @@ static enum tandem_status check_library(const struct td_aoti_program *program, s
   if (!is_told(program->so_sha256))
     return TANDEM_OK;
   enum tandem_status status = td_aoti_host()->sha256(program->so, program->so_size, found, error);
-  if (status != TANDEM_OK || strcmp(found, program->so_sha256) == 0)
+  if (status != TANDEM_OK || strncmp(found, program->so_sha256, sizeof found - 1) == 0)
     return status;
   return td_aoti_host()->fail(
       error, TANDEM_BAD_PROGRAM,
