@@ -85,9 +85,9 @@ def stock(d: dict[str, Any]) -> str:
                      f"{span([v / MIB for v in more[1:]], 0, 'MiB')}, "
                      f"{span([v * 1e3 for v in mode['load_seconds'][1:]], 1, 'ms')}")  # fmt: skip
     equal = all(mode["outputs_equal"] for mode in d["modes"]) and d["modes"][0]["outputs"] == d["modes"][1]["outputs"]
-    return (f"the stock Python runtime, torch {d['torch']}, a load with its first run, {'; '.join(sides)}; load 2 "
-            f"beyond its inputs and outputs {mib(d['second_shared_load_bytes'])} MiB (at most 4); outputs equal: "
-            f"{equal}")  # fmt: skip
+    return (f"the stock Python runtime, torch {d['torch']}, device memory of a load with its first run, time of the "
+            f"load alone, {'; '.join(sides)}; load 2 beyond its inputs and outputs "
+            f"{mib(d['second_shared_load_bytes'])} MiB (at most 4); outputs equal: {equal}")  # fmt: skip
 
 
 def limits(d: dict[str, Any]) -> None:
