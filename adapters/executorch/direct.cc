@@ -111,8 +111,11 @@ enum tandem_status run_direct(MethodState *state, const struct tandem_run_desc *
     return status;
   for (size_t i = 0; i < plan.direct_inputs.size(); i++)
     state->load_inputs[i] = run->inputs[plan.direct_inputs[i]];
-  for (size_t i = 0; i < plan.direct_outputs.size(); i++)
+  for (size_t i = 0; i < plan.direct_outputs.size(); i++) {
     state->load_outputs[i] = run->outputs[plan.direct_outputs[i]];
+    if (!state->load_outputs[i].data) /* of one that was borrowed before, the size is still there */
+      state->load_outputs[i].size = 0;
+  }
   desc.inputs = state->load_inputs.data();
   desc.input_count = state->load_inputs.size();
   desc.outputs = state->load_outputs.data();
