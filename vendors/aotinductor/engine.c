@@ -420,24 +420,6 @@ static enum tandem_status read_mutable(struct td_aoti_engine *self, const struct
                    constant->fqn);
 }
 
-/* A payload that is another library's would have that read beyond its constants. Where a library has
- * constants on the CPU, torch rounds the sizes of all up. */
-static enum tandem_status check_described(const struct td_aoti_engine *self, size_t index, size_t size,
-                                          const struct td_aoti_constant *described,
-                                          struct tandem_error *error) {
-  enum { ROUNDED_TO = 64 };
-  int32_t dtype = -1;
-  if (self->api.constant_dtype(self->container, index, &dtype) != 0)
-    return td_aoti_fail(self, TANDEM_BAD_PROGRAM, error, "read the dtype of constant %s", described->fqn);
-  if (dtype == described->dtype && (size <= described->size || size - described->size < ROUNDED_TO))
-    return TANDEM_OK;
-  return td_aoti_host()->fail(error, TANDEM_BAD_PROGRAM,
-                              "the program tells %s in %zu bytes of its constant %s, its library %s in %zu; "
-                              "export it again",
-                              tandem_dtype_name(described->dtype), described->size, described->fqn,
-                              tandem_dtype_name(dtype), size);
-}
-
 /* Gives each constant its names, and whether runs write to it. */
 static enum tandem_status name_constants(struct td_aoti_engine *self, const struct td_aoti_program *program,
                                          struct tandem_error *error) {
@@ -463,9 +445,6 @@ static enum tandem_status name_constants(struct td_aoti_engine *self, const stru
             "the program's library needs the constant %s, which the program does not have; export "
             "it again",
             fqn);
-      enum tandem_status status = check_described(self, i, size, described, error);
-      if (status != TANDEM_OK)
-        return status;
       *constant = *described;
     } else {
       constant->size = size;
