@@ -139,8 +139,11 @@ enum tandem_status td_aoti_open(const struct tandem_host *host, struct tandem_ve
   host->unlock(&lock);
   if (status != TANDEM_OK)
     return status;
-  snprintf(library->version, sizeof library->version, "%s %s", td_aoti.torch ? "torch" : "ExecuTorch's shims",
-           td_aoti.torch && td_aoti.version[0] == '\0' ? "older than 2.9" : td_aoti.version);
+  if (td_aoti.torch)
+    snprintf(library->version, sizeof library->version, "torch %s",
+             td_aoti.version[0] != '\0' ? td_aoti.version : "older than 2.9");
+  else
+    snprintf(library->version, sizeof library->version, "ExecuTorch's shims");
   snprintf(library->path, sizeof library->path, "%s", td_aoti.path);
   return TANDEM_OK;
 }
