@@ -106,7 +106,7 @@ def control_failed(documents: list[dict[str, Any]]) -> bool:
 
 
 # ---------------------------------------------------------------- pictures
-# The TensorRT design that shared engines replace: MiB of its first load and of each further one, as its authors told.
+# TensorRT on a Jetson before tandem: MiB of the first load and of each further one, as told.
 REPLACED = (800, 120)
 LOADED = {"transformer": "transformer, 768 MiB", "policy": "policy of SmolVLA's shape, bf16",
           "policy_torch": "the policy with libtorch", "policy_timed": "the policy, kernels timed",
@@ -146,7 +146,7 @@ def draw(documents: list[dict[str, Any]], folder: pathlib.Path) -> None:
                         label, color = ("tandem, shared", "C0") if mode["shared"] else ("an engine each", "C1")
                         axes.plot(range(1, len(sums)), sums[1:], marker="o", markersize=3, label=label, color=color)
                 replaced = [REPLACED[0] + REPLACED[1] * further for further in range(len(sums) - 1)]
-                axes.plot(range(1, len(sums)), replaced, "--", color="grey", label="replaced TensorRT design, as told")
+                axes.plot(range(1, len(sums)), replaced, "--", color="grey", label="TensorRT before, as told")
                 axes.set(xlabel="loads", ylim=(0, None))
             else:
                 pairs = [c for key, c in d["comparisons"].items() if key.startswith("shared_over_private")]
@@ -174,8 +174,8 @@ Device memory is what the driver counts for the whole GPU, in steps of 2 MiB; a 
 ![Device memory by number of loads](pictures/aotinductor-memory.svg)
 ![Time of a run by loads at once](pictures/aotinductor-latency.svg)
 
-Pictures: `bench/gpu/aotinductor/report.py RESULTS.jsonl docs/pictures`. The design that shared engines replace has an
-engine of TensorRT's for each load: 800 MiB for the first, 120 MiB for each further one, as told; not measured here.
+Pictures: `bench/gpu/aotinductor/report.py RESULTS.jsonl docs/pictures`. Dashed is no measurement: what was told of
+SmolVLA on a Jetson with TensorRT before tandem, 800 MiB for the first load and 120 MiB for each further one.
 """
 
 
@@ -240,11 +240,19 @@ def print_section(documents: list[dict[str, Any]], machine: str) -> None:
             row(key.replace("_", " "), *cells)
         settings = (f"{LOADED[name]}: {c['rounds']} rounds of {c['runs']} runs"
                     for name, comparisons in speeds.items() for c in list(comparisons.values())[:1])  # fmt: skip
-        text = f"Of each ratio: {'; '.join(settings)}. At most 1.01 is wanted of shared over private."
+        text = (
+            f"Of each ratio: {'; '.join(settings)}. The quartiles are of one process: from one to another a ratio "
+            "moves by more. At most 1.01 is wanted of shared over private."
+        )
         print(f"\n{textwrap.fill(text, 125)}\n")
     kinds = [d for d in documents if d.get("measurement") == "peers" and "load_bytes" in d]
     if kinds:
         counts = list(dict.fromkeys(count for d in kinds for count in d["ms_a_run_of_all"]))
+        print(
+            "Peers without tandem. Containers: one with weights of its own for each load, as CudaBackend makes them. "
+            "Runners: one container\nwhose runners share its weights and wait for one another. Eager: load 1 is told "
+            "without the weights, which were there before.\n"
+        )
         head("peers, the transformer, same run", "load 1", "loads 2 to 4", *(f"{count} at once" for count in counts))
         for d in kinds:
             ms = d["ms_a_run_of_all"]
