@@ -1,7 +1,7 @@
 """From a PyTorch module to a program (.pte) for one backend, through that backend's own exporter.
 
-    python export.py policy.pte                                   a small policy for OpenVINO
-    python export.py policy.pte --backend xnnpack
+    python export.py small.pte                                   a small policy for OpenVINO
+    python export.py small.pte --backend xnnpack
     python export.py mine.pte --model my_package.policies:build   a model of yours
 
 `--model` names a function without arguments that returns a module and a tuple of example inputs. Export on the machine

@@ -1,6 +1,6 @@
 """The shape of a ROS 2 node that runs a policy, without ROS: two arms in one process, as in a component container.
 
-    python robot_node.py policy.pte --seconds 3
+    python robot_node.py small.pte --seconds 3
 
 `PolicyNode` is what a robot's package would hold: parameters, subscriptions, a timer, a publisher, and the life cycle
 configure, activate, deactivate, cleanup. Both arms configure one program: the second takes the first one's engine, and

@@ -1,6 +1,6 @@
 """A policy as a service: a Ray Serve deployment whose replicas each hold several loads of one policy.
 
-    python serve.py policy.pte --replicas 2 --loads 4 --address HOST:6379    on a running cluster; alone without it
+    python serve.py small.pte --replicas 2 --loads 4 --address HOST:6379    on a running cluster; alone without it
     curl localhost:8000/stats                                                one entry for each replica
     curl localhost:8000/docs                                                 what /infer takes and gives
 

@@ -1,11 +1,11 @@
-"""two_arms.py and robot_node.py: two threads, one engine; and how every example is called."""
+"""control_loop.py and robot_node.py: two threads, one engine; and how every example is called."""
 
 import re
 
 import pytest
 
 
-@pytest.mark.parametrize("name", ["export.py", "two_arms.py", "robot_node.py", "serve.py"])
+@pytest.mark.parametrize("name", ["export.py", "control_loop.py", "robot_node.py", "serve.py"])
 def test_every_example_tells_how_it_is_called(name, example):
     done = example.run(name, "--help")
     assert done.stdout.startswith(f"usage: {name}") and "Exit status: 0" in done.stdout and not done.stderr
@@ -13,7 +13,7 @@ def test_every_example_tells_how_it_is_called(name, example):
 
 
 def test_two_arms_run_on_one_engine(policy, example):
-    text = example.run("two_arms.py", policy, "--seconds", 2, "--rate", 50, "--option", "num_threads=1").stdout
+    text = example.run("control_loop.py", policy, "--seconds", 2, "--rate", 50, "--option", "num_threads=1").stdout
     for arm in ("left", "right"):
         cycles, missed, *figures = re.search(rf"^{arm} (.*)$", text, re.MULTILINE)[1].split()
         assert int(cycles) + int(missed) == 100 and int(cycles) > 0
@@ -24,9 +24,9 @@ def test_two_arms_run_on_one_engine(policy, example):
 
 
 def test_two_arms_take_tandems_options(policy, example):
-    text = example.run("two_arms.py", policy, "--seconds", 0.1, "--option", "use_shared_engines=false").stdout
+    text = example.run("control_loop.py", policy, "--seconds", 0.1, "--option", "use_shared_engines=false").stdout
     assert re.search(r"^engines +2$", text, re.MULTILINE)
-    assert "'speed'" in example.run("two_arms.py", policy, "--option", "speed=1", status=2).stderr
+    assert "'speed'" in example.run("control_loop.py", policy, "--option", "speed=1", status=2).stderr
 
 
 def test_two_nodes_move_two_robots_with_one_engine_and_give_it_back(policy, example):
@@ -38,7 +38,7 @@ def test_two_nodes_move_two_robots_with_one_engine_and_give_it_back(policy, exam
     assert lines[3] == "cleaned up: 0 loads, 0 engines"
 
 
-@pytest.mark.parametrize("name", ["two_arms.py", "robot_node.py"])
+@pytest.mark.parametrize("name", ["control_loop.py", "robot_node.py"])
 def test_a_program_that_is_not_there_is_told_in_one_line(name, example, tmp_path):
     done = example.run(name, tmp_path / "none.pte", status=1)
     (line,) = done.stderr.splitlines()

@@ -40,15 +40,15 @@ def program(tmp_path_factory):
 def test_cmake_consumer_shares_an_engine_between_two_loads(prefix, program, tmp_path):
     run("cmake", "-G", "Ninja", "-S", ROOT / "examples/cmake", "-B", tmp_path, f"-DCMAKE_PREFIX_PATH={prefix}")
     run("cmake", "--build", tmp_path)
-    assert run(tmp_path / "two_arms", program) == "2 loads, 1 engines, 1 builds\n"
+    assert run(tmp_path / "two_loads", program) == "2 loads, 1 engines, 1 builds\n"
 
 
 def test_cmake_consumer_tells_what_is_wrong(prefix, tmp_path):
     run("cmake", "-G", "Ninja", "-S", ROOT / "examples/cmake", "-B", tmp_path, f"-DCMAKE_PREFIX_PATH={prefix}")
     run("cmake", "--build", tmp_path)
-    done = subprocess.run([tmp_path / "two_arms", "absent.pte"], capture_output=True, text=True, timeout=LIMIT_S)
+    done = subprocess.run([tmp_path / "two_loads", "absent.pte"], capture_output=True, text=True, timeout=LIMIT_S)
     assert done.returncode == 1
-    assert done.stderr.startswith("two_arms: ") and "absent.pte" in done.stderr
+    assert done.stderr.startswith("two_loads: ") and "absent.pte" in done.stderr
 
 
 def test_pkg_config_consumer_lists_the_vendors(prefix, tmp_path):

@@ -1,4 +1,4 @@
-/* Loads one program's method "forward" twice: two loads, one engine. Usage: two_arms PROGRAM.pte */
+/* Loads one program's method "forward" twice: two loads, one engine. Usage: two_loads PROGRAM.pte */
 #include <stdio.h>
 #include <tandem/program.h>
 
@@ -13,7 +13,7 @@ int main(int argc, char **argv) {
                tandem_method_create(program, "forward", NULL, 0, &right, &error) ||
                tandem_stats_get(&stats, &error);
   if (failed)
-    fprintf(stderr, "two_arms: %s\n", error.message);
+    fprintf(stderr, "two_loads: %s\n", error.message);
   else
     printf("%d loads, %d engines, %d builds\n", (int)stats.loads, (int)stats.engines, (int)stats.builds);
   tandem_method_destroy(right);

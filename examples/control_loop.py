@@ -1,7 +1,7 @@
 """Two arms, one policy: two threads run one program 50 times a second each, on one shared engine.
 
-    python two_arms.py policy.pte
-    python two_arms.py policy.pte --seconds 10 --option num_threads=1 --option cpu_pinning=false
+    python control_loop.py small.pte
+    python control_loop.py small.pte --seconds 10 --option num_threads=1 --option cpu_pinning=false
 
 Prints for each arm how far the time between two starts was off the period, and what a run took, in milliseconds;
 then tandem's statistics. A cycle whose start has passed by more than a period is missed, not made up for.
@@ -87,7 +87,7 @@ def main() -> int:
             ]
             cycles = [run.result() for run in runs]
     except tandem.Error as error:
-        print(f"two_arms.py: {error}", file=sys.stderr)
+        print(f"control_loop.py: {error}", file=sys.stderr)
         return 1
     print("              ", "period error [ms]".center(27), "run [ms]".center(27))
     print(f"{'arm':<6} {'cycles':>6} {'missed':>6}" + f"{'median':>9}{'p99':>9}{'max':>9}" * 2)
