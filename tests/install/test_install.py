@@ -1,5 +1,6 @@
 """A program outside the tree can use an installed tandem: through CMake and through pkg-config."""
 
+import importlib.util
 import json
 import os
 import pathlib
@@ -37,18 +38,49 @@ def program(tmp_path_factory):
     return path
 
 
-def test_cmake_consumer_shares_an_engine_between_two_loads(prefix, program, tmp_path):
-    run("cmake", "-G", "Ninja", "-S", ROOT / "examples/cmake", "-B", tmp_path, f"-DCMAKE_PREFIX_PATH={prefix}")
-    run("cmake", "--build", tmp_path)
-    assert run(tmp_path / "two_loads", program) == "2 loads, 1 engines, 1 builds\n"
+@pytest.fixture(scope="module")
+def executorch():
+    """The folder of the executorch package."""
+    return pathlib.Path(importlib.util.find_spec("executorch").submodule_search_locations[0])
 
 
-def test_cmake_consumer_tells_what_is_wrong(prefix, tmp_path):
-    run("cmake", "-G", "Ninja", "-S", ROOT / "examples/cmake", "-B", tmp_path, f"-DCMAKE_PREFIX_PATH={prefix}")
-    run("cmake", "--build", tmp_path)
-    done = subprocess.run([tmp_path / "two_loads", "absent.pte"], capture_output=True, text=True, timeout=LIMIT_S)
+@pytest.fixture(scope="module")
+def consumers(prefix, executorch, tmp_path_factory):
+    """examples/cmake, built."""
+    folder = tmp_path_factory.mktemp("consumers")
+    run("cmake", "-G", "Ninja", "-S", ROOT / "examples/cmake", "-B", folder,
+        f"-DCMAKE_PREFIX_PATH={prefix};{executorch}")
+    run("cmake", "--build", folder)
+    return folder
+
+
+def test_c_consumer_shares_an_engine_between_two_loads(consumers, program):
+    assert run(consumers / "two_loads", program) == "2 loads, 1 engines, 1 builds\n"
+
+
+def test_cxx_host_shares_an_engine_between_two_modules(consumers, program):
+    assert run(consumers / "two_modules", program) == "2 loads, 1 engines, 1 builds, outputs equal\n"
+
+
+@pytest.mark.parametrize("name", ["two_loads", "two_modules"])
+def test_cmake_consumer_tells_what_is_wrong(name, consumers):
+    done = subprocess.run([consumers / name, "absent.pte"], capture_output=True, text=True, timeout=LIMIT_S)
     assert done.returncode == 1
-    assert done.stderr.startswith("two_loads: ") and "absent.pte" in done.stderr
+    line = done.stderr.splitlines()[-1]
+    assert line.startswith(f"{name}: ") and "absent.pte" in line
+
+
+def test_cxx_host_tells_that_the_stock_backend_came_first(prefix, executorch, consumers, program, tmp_path):
+    """The same object, with the libraries in the order that examples/cmake avoids."""
+    folders = [next(prefix.rglob("libtandem.so")).parent, executorch / "lib"]
+    run("c++", consumers / "CMakeFiles/two_modules.dir/two_modules.cc.o", *(f"-L{folder}" for folder in folders),
+        "-Wl,--no-as-needed", "-ltandem_executorch", "-ltandem", "-lexecutorch_backend_openvino", "-lexecutorch",
+        *(f"-Wl,-rpath,{folder}" for folder in folders), "-o", tmp_path / "stock_first")
+    done = subprocess.run([tmp_path / "stock_first", program], capture_output=True, text=True, timeout=LIMIT_S)
+    assert done.returncode == 1 and not done.stdout
+    warning, error = done.stderr.splitlines()
+    assert error.startswith("two_modules: tandem: another backend is registered as OpenvinoBackend, so programs for it ")
+    assert warning.partition("warning: ")[2] == error.partition("tandem: ")[2]
 
 
 def test_pkg_config_consumer_lists_the_vendors(prefix, tmp_path):
