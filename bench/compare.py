@@ -1,7 +1,7 @@
 """Compares tandem with the stock delegate and with private engines: `./dev bench [--rounds N] [--seconds S]`.
 
 Three questions, for a 157 MB MLP and for the policy of `tandem demo`, each measurement in a process of its own
-(two_arms.c), the configurations taking turns in every round so that a drift of the machine meets all alike:
+(loads.c), the configurations taking turns in every round so that a drift of the machine meets all alike:
 
   alone   a load that runs alone, against the stock delegate: at most 1.02 of its time per run
   pair    two loads run at once that share one engine, against the fastest of two private engines with the defaults,
@@ -38,7 +38,7 @@ def say(*words):
 
 def build():
     FOLDER.mkdir(parents=True, exist_ok=True)
-    program, source = FOLDER / "two_arms", ROOT / "bench/two_arms.c"
+    program, source = FOLDER / "loads", ROOT / "bench/loads.c"
     compiler = [os.environ.get("CC", "cc"), "-std=gnu11", "-O2", f"-I{ROOT / 'include'}"]
     subprocess.run([*compiler, source, "-o", program, "-ldl", "-lpthread"], check=True)
     return program
@@ -75,7 +75,7 @@ class Bench:
             timeout=120 + 4 * self.seconds,
         )
         if done.returncode:
-            sys.exit(f"bench: two_arms {mode} {' '.join(arguments)}: {done.stderr.strip() or done.returncode}")
+            sys.exit(f"bench: loads {mode} {' '.join(arguments)}: {done.stderr.strip() or done.returncode}")
         return json.loads(done.stdout)
 
 

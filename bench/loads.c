@@ -1,7 +1,7 @@
 /* Times loads and runs of one program through the C door; bench/compare.py calls it, one process a
  * measurement.
  *
- *   two_arms PLUGIN PROGRAM MODE SECONDS [--stock LIBRARY] [--bytes] [KEY=VALUE]...
+ *   loads PLUGIN PROGRAM MODE SECONDS [--stock LIBRARY] [--bytes] [KEY=VALUE]...
  *
  * MODE `lone` runs one load for SECONDS, `pair` two loads from two threads that start at once, `load` makes
  * two loads and tells what each took. One JSON line on stdout. With --stock, ExecuTorch's own backend library
@@ -38,14 +38,14 @@ static struct {
 static struct tandem_error error;
 
 static void stop(const char *what) {
-  fprintf(stderr, "two_arms: %s: %s\n", what, error.message);
+  fprintf(stderr, "loads: %s: %s\n", what, error.message);
   exit(1);
 }
 
 static void *symbol(void *library, const char *name) {
   void *address = dlsym(library, name);
   if (!address) {
-    fprintf(stderr, "two_arms: no %s in the plug-in\n", name);
+    fprintf(stderr, "loads: no %s in the plug-in\n", name);
     exit(1);
   }
   return address;
@@ -53,12 +53,12 @@ static void *symbol(void *library, const char *name) {
 
 static void open_door(const char *plugin, const char *stock) {
   if (stock && !dlopen(stock, RTLD_NOW | RTLD_GLOBAL)) {
-    fprintf(stderr, "two_arms: %s\n", dlerror());
+    fprintf(stderr, "loads: %s\n", dlerror());
     exit(1);
   }
   void *library = dlopen(plugin, RTLD_NOW | RTLD_LOCAL);
   if (!library) {
-    fprintf(stderr, "two_arms: %s\n", dlerror());
+    fprintf(stderr, "loads: %s\n", dlerror());
     exit(1);
   }
   *(void **)&door.program_create = symbol(library, "tandem_program_create");
@@ -72,7 +72,7 @@ static void open_door(const char *plugin, const char *stock) {
   *(void **)&door.dtype_size = symbol(library, "tandem_dtype_size");
   *(void **)&door.active = symbol(library, "tandem_executorch_active");
   if (door.active("OpenvinoBackend") != !stock) {
-    fprintf(stderr, "two_arms: OpenvinoBackend is not the one asked for\n");
+    fprintf(stderr, "loads: OpenvinoBackend is not the one asked for\n");
     exit(1);
   }
 }
@@ -106,7 +106,7 @@ static void fill(struct tandem_tensor *tensor, const struct tandem_io *io, size_
   tensor->size = elements * door_size;
   tensor->data = calloc(elements + 64, door_size);
   if (!tensor->data) {
-    fprintf(stderr, "two_arms: no memory for an input\n");
+    fprintf(stderr, "loads: no memory for an input\n");
     exit(1);
   }
   float *values = tensor->data;
@@ -125,7 +125,7 @@ static void load(struct arm *arm, const struct tandem_program_desc *desc, const 
                      &error) != TANDEM_OK)
     stop("describe the method");
   if (arm->input_count > IO_MAX || arm->output_count > IO_MAX) {
-    fprintf(stderr, "two_arms: more than %d inputs or outputs\n", IO_MAX);
+    fprintf(stderr, "loads: more than %d inputs or outputs\n", IO_MAX);
     exit(1);
   }
   for (size_t i = 0; i < arm->input_count; i++)
@@ -189,7 +189,7 @@ static void tell_runs(struct arm *arms, unsigned count) {
   pthread_barrier_init(&gate, NULL, count);
   for (unsigned i = 0; i < count; i++)
     if (pthread_create(&threads[i], NULL, work, &arms[i]) != 0) {
-      fprintf(stderr, "two_arms: no thread\n");
+      fprintf(stderr, "loads: no thread\n");
       exit(1);
     }
   for (unsigned i = 0; i < count; i++)
@@ -225,7 +225,7 @@ static void *read_file(const char *path, size_t *size) {
   if (length > 0 && fseek(file, 0, SEEK_SET) == 0)
     bytes = aligned_alloc(4096, ((size_t)length + 4095) & ~(size_t)4095);
   if (!bytes || fread(bytes, 1, (size_t)length, file) != (size_t)length) {
-    fprintf(stderr, "two_arms: cannot read %s\n", path);
+    fprintf(stderr, "loads: cannot read %s\n", path);
     exit(1);
   }
   fclose(file);
@@ -241,7 +241,7 @@ int main(int argc, char **argv) {
   if (argc < 5) {
     fprintf(
         stderr,
-        "usage: two_arms PLUGIN PROGRAM lone|pair|load SECONDS [--stock LIBRARY] [--bytes] [KEY=VALUE]...\n");
+        "usage: loads PLUGIN PROGRAM lone|pair|load SECONDS [--stock LIBRARY] [--bytes] [KEY=VALUE]...\n");
     return 2;
   }
   for (int i = 5; i < argc; i++) {
@@ -254,7 +254,7 @@ int main(int argc, char **argv) {
       *value = '\0';
       options[option_count++] = (struct tandem_option){argv[i], value + 1};
     } else {
-      fprintf(stderr, "two_arms: argument %s\n", argv[i]);
+      fprintf(stderr, "loads: argument %s\n", argv[i]);
       return 2;
     }
   }
