@@ -557,7 +557,9 @@ enum tandem_status register_one(const char *backend, struct tandem_error *error)
       backend,
       status == TANDEM_OK ? "share engines only when tandem's own interfaces load them"
                           : "do not share engines",
-      python_runs() ? " (move \"import tandem\" before executorch.runtime)" : "");
+      python_runs()
+          ? " (move \"import tandem\" before executorch.runtime)"
+          : " (link tandem::executorch after ExecuTorch's libraries, or leave its backend's library out)");
 }
 
 } // namespace

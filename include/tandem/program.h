@@ -1,7 +1,8 @@
 /* Programs: .pte files through ExecuTorch's own runtime, from plain C, without torch or Python.
  *
  * Provided by libtandem_executorch.so, which is also the plug-in that registers tandem's backends: loading
- * the library is enough for that, tandem_executorch_register tells how it went. Delegated parts of a method
+ * the library is enough for that, tandem_executorch_register tells how it went. A host that is linked calls
+ * that, else the linker may drop the library. Delegated parts of a method
  * whose backend is tandem's share engines as tandem.h says; other parts run on ExecuTorch's kernels.
  *
  * Thread rule: ExecuTorch's Program and Method are not thread-safe. Calls on one tandem_method are
