@@ -45,8 +45,6 @@ enum { AOTI_UNKNOWN = 0, AOTI_PARAMETER = 1, AOTI_BUFFER = 2, AOTI_TENSOR = 3, A
     (struct aoti_container * container, size_t index, const char **name))                                    \
   R(constant_fqn, AOTInductorModelContainerGetConstantOriginalFQN,                                           \
     (struct aoti_container * container, size_t index, const char **name))                                    \
-  R(constant_dtype, AOTInductorModelContainerGetConstantDtype,                                               \
-    (struct aoti_container * container, size_t index, int32_t * dtype))                                      \
   R(constant_size, AOTInductorModelContainerGetConstantDataSize,                                             \
     (struct aoti_container * container, size_t index, size_t * size))                                        \
   R(constant_folded, AOTInductorModelContainerGetConstantFromFolded,                                         \

@@ -312,8 +312,8 @@ static enum tandem_status get_parts(const struct tandem_host *host, struct state
                                             &state->parts[i].size, &state->tokens[i]);
     if (status != TANDEM_OK)
       return host->fail(error, status,
-                        "the program's named data has no \"%.200s\" (part %zu of %zu), nor has a data file: "
-                        "give the .ptd that was exported with it",
+                        "\"%.200s\" (part %zu of %zu) is neither in the program nor in a data file that was "
+                        "given: give the .ptd that was exported with it",
                         listing->keys[i], i + 1, listing->key_count);
     state->token_count++;
   }

@@ -267,10 +267,11 @@ static enum tandem_status find_device(int32_t device_id, int32_t *device, struct
                                 "the load asks for CUDA device %d, this machine has no CUDA device",
                                 device_id);
   if (device_id < 0 || device_id >= count)
-    return td_cuda_host()->fail(error, TANDEM_UNSUPPORTED,
-                                "the load asks for CUDA device %d, this machine has the devices 0 to %d; "
-                                "export the program for one of them, or name one by the vendor's option",
-                                device_id, count - 1);
+    return td_cuda_host()->fail(
+        error, TANDEM_UNSUPPORTED,
+        "the load asks for CUDA device %d, this machine has the devices 0 to %d; "
+        "export the program for one of them, or name one where the backend has an option for it",
+        device_id, count - 1);
   code = td_cuda.device_get(device, device_id);
   return code == TD_CUDA_OK ? TANDEM_OK : td_cuda_fail(NULL, code, "find the CUDA device", error);
 }
