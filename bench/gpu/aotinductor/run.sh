@@ -29,7 +29,7 @@ mkdir -p "$out/logs"
 work=${AOTI_WORK:-$(mktemp -d)} results=$out/results.jsonl
 : >"$results"
 small=${GPU_BENCH_SMALL:+small} failed=0
-[[ ${1:-} == all ]] && budget=560 || budget=470
+[[ " $* " == *" all "* ]] && budget=560 || budget=470
 budget=${GPU_BENCH_SECONDS:-$budget}
 export PYTHONUNBUFFERED=1 TORCHINDUCTOR_CACHE_DIR=$work/cache
 command -v compute-sanitizer >/dev/null || PATH=$PATH:/usr/local/cuda/bin:/usr/local/cuda/compute-sanitizer
