@@ -153,6 +153,9 @@ enum tandem_status td_aoti_fail(const struct td_aoti_engine *engine, enum tandem
   if (says_out_of_memory(line)) {
     status = TANDEM_OUT_OF_MEMORY;
     host->log(&td_vendor_aotinductor, TANDEM_LOG_ERROR, status, line);
+  } else if (strstr(line, "aoti_torch_empty_strided") != NULL) {
+    status =
+        TANDEM_OUT_OF_MEMORY; /* it allocates and says no more; whether the device is lost is asked then */
   }
   return host->fail(error, status, "%s: %s", step, line);
 }
