@@ -153,10 +153,10 @@ enum tandem_status td_aoti_fail(const struct td_aoti_engine *engine, enum tandem
   if (says_out_of_memory(line)) {
     status = TANDEM_OUT_OF_MEMORY;
     host->log(&td_vendor_aotinductor, TANDEM_LOG_ERROR, status, line);
-  } else if (strstr(line, "aoti_torch_empty_strided") != NULL) {
-    status =
-        TANDEM_OUT_OF_MEMORY; /* it allocates and says no more; whether the device is lost is asked then */
   }
+  /* What allocates does not say why it failed. Whether the device is lost is asked after this. */
+  if (strstr(line, "aoti_torch_empty_strided") != NULL)
+    return host->fail(error, TANDEM_OUT_OF_MEMORY, "%s: there is no memory for a tensor: %s", step, line);
   return host->fail(error, status, "%s: %s", step, line);
 }
 
