@@ -122,9 +122,10 @@ static void draw_locked(uint64_t seconds) {
     n = snprintf(line, sizeof line, "\r[%.*s%.*s] %s %llu s\x1b[K", cells, "####################", 20 - cells,
                  "....................", what, (unsigned long long)seconds);
   } else {
-    n = snprintf(line, sizeof line, "%s: step %llu of %llu, %llu s\n", what,
-                 (unsigned long long)progress.done + 1, (unsigned long long)progress.total,
-                 (unsigned long long)seconds);
+    /* The step under way; after the last one there is work left that is no step. */
+    uint64_t step = progress.done < progress.total ? progress.done + 1 : progress.total;
+    n = snprintf(line, sizeof line, "%s: step %llu of %llu, %llu s\n", what, (unsigned long long)step,
+                 (unsigned long long)progress.total, (unsigned long long)seconds);
   }
   if (n > 0 && write(STDERR_FILENO, line, (size_t)n) > 0)
     progress.shown = true;

@@ -214,6 +214,37 @@ static void bars_are_plain_where_stdout_is_no_terminal(void **state) {
   assert_string_equal(td_bar(-1, 4), "");
 }
 
+/* ---------------------------------------------------------------- progress */
+
+/* The first line that progress writes, a second after it began, when `done` of `total` steps are done. */
+static void read_progress(uint64_t done, uint64_t total, char *line, size_t size) {
+  int ends[2], terminal = dup(STDERR_FILENO);
+  assert_true(terminal >= 0 && pipe(ends) == 0 && dup2(ends[1], STDERR_FILENO) >= 0);
+  td_progress_begin("working", total);
+  for (uint64_t i = 0; i < done; i++)
+    td_progress_step(NULL);
+  ssize_t n = read(ends[0], line, size - 1);
+  td_progress_end();
+  dup2(terminal, STDERR_FILENO);
+  for (int i = 0; i < 2; i++)
+    close(ends[i]);
+  close(terminal);
+  assert_true(n > 0);
+  line[n] = 0;
+}
+
+static void progress_names_the_step_under_way_and_never_one_too_many(void **state) {
+  static const char *const expected[] = {"working: step 1 of 2, ", "working: step 2 of 2, ",
+                                         "working: step 2 of 2, "};
+  char line[256];
+  (void)state;
+  for (size_t done = 0; done <= 2; done++) {
+    read_progress(done, 2, line, sizeof line);
+    line[strlen(expected[done])] = 0;
+    assert_string_equal(line, expected[done]);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(values_come_after_a_space_or_an_equals_sign),
@@ -225,6 +256,7 @@ int main(void) {
       cmocka_unit_test(private_memory_counts_touched_pages_and_not_files),
       cmocka_unit_test(control_characters_of_names_do_not_reach_a_terminal),
       cmocka_unit_test(bars_are_plain_where_stdout_is_no_terminal),
+      cmocka_unit_test(progress_names_the_step_under_way_and_never_one_too_many),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
