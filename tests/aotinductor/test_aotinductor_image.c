@@ -60,8 +60,37 @@ static void each_copy_calls_its_own_hook_and_its_own_functions(void **state) {
   td_host.library_close(two);
 }
 
+static bool is_stack_executable(void) {
+  char line[4096];
+  bool executable = false, seen = false;
+  FILE *file = fopen("/proc/self/maps", "r");
+  assert_non_null(file);
+  while (fgets(line, sizeof line, file) != NULL)
+    if (strstr(line, "[stack]") != NULL) {
+      const char *rights = strchr(line, ' ');
+      assert_non_null(rights);
+      seen = true;
+      executable = executable || rights[3] == 'x';
+    }
+  fclose(file);
+  assert_true(seen);
+  return executable;
+}
+
+/* The library is linked as one that asks for it. */
+static void no_copy_makes_the_stack_executable(void **state) {
+  (void)state;
+  void *copy = NULL;
+  assert_false(is_stack_executable());
+  answer_fn ask = open_copy(answer_one, &copy);
+  assert_false(is_stack_executable());
+  assert_int_equal(ask(5), 51);
+  td_host.library_close(copy);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(no_copy_makes_the_stack_executable), /* first: a stack once made so stays so */
       cmocka_unit_test(each_copy_calls_its_own_hook_and_its_own_functions),
   };
   td_aoti_set_host(&td_host);

@@ -10,6 +10,11 @@
  * is unique in the process (STB_GNU_UNIQUE, from C++ linked in) closing the copy really frees it. glibc 2.28
  * and newer take an absolute symbol as it is.
  *
+ * torch's exporter links its constants from an object that does not say whether it needs an executable stack,
+ * so the linker marks the library as one that does (seen with torch 2.13). glibc would make the stacks of the
+ * process executable for it, and from 2.41 on does not open it. The copy asks for none: no code runs on a
+ * stack there.
+ *
  * The loader takes a library of a name that is open already for the same one, and numbers of files are used
  * again. So every copy is opened under a path of its own: the way to it has a different pattern of slashes
  * and dots each time, which the kernel skips.
@@ -84,8 +89,24 @@ static void edit_symbol(struct image *image, const char *name, Elf64_Sym *symbol
   }
 }
 
-/* What is wrong with the file, NULL when its symbols were edited. */
-static const char *edit_symbols(struct image *image) {
+/* A header that does not lie in the file is left for the loader to tell. */
+static void deny_stack_code(struct image *image, const Elf64_Ehdr *header) {
+  Elf64_Phdr segment;
+  if (header->e_phentsize != sizeof segment || header->e_phoff > image->size)
+    return;
+  for (uint64_t i = 0; i < header->e_phnum; i++) {
+    uint64_t at = header->e_phoff + i * sizeof segment;
+    if (!read_at(image, at, &segment, sizeof segment))
+      return;
+    if (segment.p_type == PT_GNU_STACK) {
+      segment.p_flags &= ~(Elf64_Word)PF_X;
+      memcpy(image->bytes + at, &segment, sizeof segment);
+    }
+  }
+}
+
+/* What is wrong with the file, NULL when it was edited. */
+static const char *edit(struct image *image) {
   Elf64_Ehdr header;
   Elf64_Shdr table = {0}, names;
   if (!read_at(image, 0, &header, sizeof header) || memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 ||
@@ -94,6 +115,7 @@ static const char *edit_symbols(struct image *image) {
     return "it is no shared library of a 64-bit little-endian machine";
   if (header.e_machine != MACHINE)
     return "it was compiled for another kind of processor";
+  deny_stack_code(image, &header);
   if (header.e_shentsize != sizeof table)
     return "it has no table of sections";
   for (uint64_t i = 0; i < header.e_shnum && table.sh_type != SHT_DYNSYM; i++)
@@ -163,7 +185,7 @@ enum tandem_status td_aoti_open_image(const void *so, size_t size, void *library
     goto done;
   }
   memcpy(image.bytes, so, size);
-  const char *wrong = edit_symbols(&image);
+  const char *wrong = edit(&image);
   if (wrong != NULL) {
     status =
         host->fail(error, TANDEM_UNSUPPORTED, "the program's library cannot be used: %s; %s", wrong, advice);
